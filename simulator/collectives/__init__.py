@@ -1,0 +1,76 @@
+"""Collective algorithms: plain functions ``(layout, size_bytes) -> Schedule``. They know no network and no clock.
+
+``ALGORITHMS`` is the one place to add one: (operation, algorithm) -> function. ``check`` and the law tests run
+over the whole table, so a new line is tested the moment it exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from difflib import get_close_matches
+
+from simulator.collectives import alltoall, halving_doubling, hierarchical, naive, ring, torus, tree
+from simulator.collectives.layout import Layout
+from simulator.errors import ScenarioError
+from simulator.schedule import Schedule
+
+#: Name that asks for the algorithm that a network runs fastest.
+AUTO = "auto"
+
+Algorithm = Callable[[Layout, float], Schedule]
+
+ALGORITHMS: dict[tuple[str, str], Algorithm] = {
+    ("all_reduce", "ring"): ring.all_reduce,
+    ("reduce_scatter", "ring"): ring.reduce_scatter,
+    ("all_gather", "ring"): ring.all_gather,
+    ("broadcast", "tree"): tree.broadcast,
+    ("reduce", "tree"): tree.reduce,
+    ("scatter", "tree"): tree.scatter,
+    ("gather", "tree"): tree.gather,
+    ("all_reduce", "tree"): tree.all_reduce,
+    ("all_reduce", "hierarchical"): hierarchical.all_reduce,
+    ("all_reduce", "halving_doubling"): halving_doubling.all_reduce,
+    ("reduce_scatter", "halving_doubling"): halving_doubling.reduce_scatter,
+    ("all_gather", "halving_doubling"): halving_doubling.all_gather,
+    ("all_to_all", "direct"): alltoall.direct_all_to_all,
+    ("all_to_all", "pairwise"): alltoall.pairwise_all_to_all,
+    ("all_reduce", "direct"): alltoall.direct_all_reduce,
+    ("reduce_scatter", "direct"): alltoall.direct_reduce_scatter,
+    ("all_gather", "direct"): alltoall.direct_all_gather,
+    ("all_reduce", "torus"): torus.all_reduce,
+    ("reduce_scatter", "torus"): torus.reduce_scatter,
+    ("all_gather", "torus"): torus.all_gather,
+    ("all_reduce", "naive"): naive.all_reduce,
+    ("reduce_scatter", "naive"): naive.reduce_scatter,
+    ("all_gather", "naive"): naive.all_gather,
+    ("broadcast", "naive"): naive.broadcast,
+    ("reduce", "naive"): naive.reduce,
+    ("scatter", "naive"): naive.scatter,
+    ("gather", "naive"): naive.gather,
+    ("all_to_all", "naive"): naive.all_to_all,
+}
+
+OPERATIONS: tuple[str, ...] = (
+    "broadcast", "scatter", "gather", "reduce", "all_gather", "reduce_scatter", "all_reduce", "all_to_all",
+)  # fmt: skip
+
+
+def algorithms_of(op: str) -> tuple[str, ...]:
+    """Names of the algorithms that the table has for an operation."""
+    return tuple(name for (operation, name) in ALGORITHMS if operation == op)
+
+
+def make_schedule(op: str, algorithm: str, layout: Layout, size_bytes: float) -> Schedule:
+    """Look the algorithm up and call it. Raises ScenarioError with the nearest name for an unknown one."""
+    if op not in OPERATIONS:
+        raise ScenarioError(f"operation '{op}' is unknown; accepted: {', '.join(OPERATIONS)}{_nearest(op, OPERATIONS)}")
+    names = algorithms_of(op)
+    if algorithm not in names:
+        hint = _nearest(algorithm, names)
+        raise ScenarioError(f"algorithm '{algorithm}' is not known for {op}; accepted: {', '.join(names)}{hint}")
+    return ALGORITHMS[op, algorithm](layout, size_bytes)
+
+
+def _nearest(name: str, names: tuple[str, ...]) -> str:
+    match = get_close_matches(name.replace("-", "_").lower(), names, n=1)
+    return f"; did you mean '{match[0]}'?" if match else ""

@@ -1,0 +1,83 @@
+"""``simulator run``: a scenario in, an answer out."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import click
+
+from simulator.answer import StepAnswer, answer_step, cluster_network
+from simulator.collective_rows import make_field, rows_of
+from simulator.collectives import AUTO
+from simulator.commands.collective import print_rows, where
+from simulator.errors import ScenarioError
+from simulator.load import load_scenario
+from simulator.report.console import bar_character, console
+from simulator.report.step_json import step_json
+from simulator.report.step_text import step_text
+from simulator.report.trace import check_target, write_trace
+from simulator.report.verdict import exposed_verdict, memory_verdict
+from simulator.scenario import Scenario
+
+
+@click.command()
+@click.argument("scenario")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+@click.option(
+    "--trace",
+    metavar="FILE",
+    help="Write a Chrome/Perfetto trace: .json, .json.gz, or a directory (ending in '/') for one file per rank.",
+)
+def run(scenario: str, overrides: tuple[str, ...], as_json: bool, trace: str | None) -> int:
+    """Simulate SCENARIO: a YAML file, or the name of a shipped one.
+
+    KEY=VALUE changes the scenario for this run, such as train.micro_batch=4 or cluster.nodes=8.
+
+    Exit code 1 says that the answer is "infeasible": it does not fit in memory, or a limit is broken.
+    """
+    started = time.perf_counter()
+    loaded = load_scenario(scenario, overrides)
+    if loaded.collective is not None:
+        return run_collective(loaded, as_json, trace)
+    if trace is not None:
+        check_target(trace)
+    answer = answer_step(loaded)
+    if trace is not None:
+        for warning in write_trace(answer.timeline, trace, device=answer.job.device).warnings:
+            click.echo(f"warning: {warning}", err=True)
+    print_step(answer, as_json, time.perf_counter() - started)
+    return exit_code(answer)
+
+
+def print_step(answer: StepAnswer, as_json: bool, wall_s: float) -> None:
+    """The report on stdout."""
+    if as_json:
+        click.echo(json.dumps(step_json(answer.report, answer.job, wall_s), indent=2))
+        return
+    out = console()
+    for piece in step_text(answer.report, answer.job, answer.network, bar_character(out)):
+        out.print(piece)
+
+
+def exit_code(answer: StepAnswer) -> int:
+    """1 when a verdict fails, else 0."""
+    verdicts = (memory_verdict(answer.job), exposed_verdict(answer.report, answer.job))
+    return int(any(v is not None and not v.ok for v in verdicts))
+
+
+def run_collective(scenario: Scenario, as_json: bool, trace: str | None) -> int:
+    """A scenario that holds one collective: the row that ``simulator collective`` would print."""
+    asked = scenario.collective
+    assert asked is not None
+    if trace is not None:
+        raise click.UsageError("--trace shows a training step; this scenario holds a single collective")
+    network = cluster_network(scenario)
+    ranks = asked.ranks or network.num_gpus
+    if ranks > network.num_gpus:
+        raise ScenarioError(f"collective.ranks: {ranks} ranks do not fit on the cluster's {network.num_gpus} GPUs")
+    rows = rows_of(make_field(asked.op, ranks, network, [asked.algorithm]), [asked.size])
+    print_rows([row for row in rows if row.fastest or asked.algorithm != AUTO], (), where(scenario.cluster.spec),
+               as_json=as_json, as_csv=False)  # fmt: skip
+    return 0

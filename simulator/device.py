@@ -1,0 +1,111 @@
+"""The input noun of an accelerator: what its data sheet promises and what measurements say it reaches.
+
+Rates are dense (no sparsity), bandwidths are decimal, one number per device as the operating system sees it.
+Every block of numbers names its source; ``uncertain`` marks one that no fetched source confirms.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from simulator.errors import UnsupportedError
+from simulator.fields import Bandwidth, Bytes, FlopPerSecond, Frozen, Price, Share, ShareOrZero, TimeOrZero
+
+FlashKernel = Literal["flash-1", "flash-3"]
+Dtype = Literal["bf16", "fp16", "fp8", "tf32", "fp32"]
+
+
+class MatmulEfficiency(Frozen):
+    """How much of the peak a matrix product reaches, as ``training.compute.matmul_efficiency`` reads it.
+
+    ``ceiling`` is the share a large product reaches once its work fills all cores; ``tile`` the output tile one core
+    works on; ``depth_half`` the inner dimension at which filling the pipeline and writing the tile cost as much as
+    the work itself; ``quantisation`` says how much of the last, partly filled wave of tiles is really lost.
+    """
+
+    ceiling: Share
+    tile: int = Field(gt=0)
+    depth_half: float = Field(ge=0)
+    quantisation: ShareOrZero
+    uncertain: bool = False
+    source: str = Field(min_length=1)
+
+
+class AttentionEfficiency(Frozen):
+    """Share of peak that a fused (flash) attention kernel reaches at head size 128 on long sequences.
+
+    ``forward`` and ``backward`` count only the half of the score matrix that a causal kernel computes;
+    ``seq_half`` is the sequence length at which the share is half of that. ``head_dim_64`` scales for heads of 64.
+    ``relative`` gives other kernels' speed relative to this one (FlashAttention-2 on NVIDIA devices), where measured.
+    """
+
+    forward: Share
+    backward: Share
+    seq_half: float = Field(ge=0)
+    head_dim_64: Share
+    relative: dict[FlashKernel, Annotated[float, Field(gt=0, le=10)]] = Field(default_factory=dict)
+    uncertain: bool = False
+    source: str = Field(min_length=1)
+
+
+class MemoryEfficiency(Frozen):
+    """Share of the nominal memory bandwidth that streaming kernels (copies, norms, optimizer) reach."""
+
+    share: Share
+    uncertain: bool = False
+    source: str = Field(min_length=1)
+
+
+class SustainedRate(Frozen):
+    """Share of the benchmarked matrix rate that a training run keeps for hours: clocks under the power limit, cold
+    caches, the slowest of many devices. Attention and memory kernels draw less power and keep theirs.
+    """
+
+    share: Share
+    uncertain: bool = False
+    source: str = Field(min_length=1)
+
+
+class Efficiency(Frozen):
+    """What the device reaches, by kind of work, and the time between two kernels."""
+
+    matmul: MatmulEfficiency
+    sustained: SustainedRate
+    attention: AttentionEfficiency
+    memory: MemoryEfficiency
+    launch: TimeOrZero
+    launch_source: str = Field(min_length=1)
+
+
+class DeviceSpec(Frozen):
+    """One accelerator: peak rates by dtype, memory, and achieved shares.
+
+    ``memory`` is what the driver reports (the context is taken from it), ``memory_bandwidth`` the nominal rate,
+    ``comm_sm_share`` the share of compute lost while a collective runs on this device.
+    """
+
+    name: str
+    vendor: str
+    title: str
+    peak: dict[Dtype, FlopPerSecond]
+    peak_source: str = Field(min_length=1)
+    memory: Bytes
+    memory_source: str = Field(min_length=1)
+    memory_bandwidth: Bandwidth
+    sm_count: int = Field(gt=0)
+    comm_sm_share: ShareOrZero
+    comm_sm_source: str = Field(min_length=1)
+    efficiency: Efficiency
+    price: Price | None = None
+    uncertain: bool = False
+    source: str = Field(min_length=1)
+
+    def peak_flop_per_s(self, dtype: str) -> float:
+        """Peak of one dtype. Raises UnsupportedError naming what the device has when it lacks that dtype."""
+        for name, rate in self.peak.items():
+            if name == dtype:
+                return rate
+        accepted = ", ".join(self.peak)
+        raise UnsupportedError(f"{self.name} has no {dtype} matrix units; it has {accepted}")

@@ -1,0 +1,73 @@
+"""Collectives of a step message by message: every rank of every group plays its schedule on one shared fabric."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+import simpy
+
+from simulator.engine.coflow import CoflowMaker
+from simulator.engine.fabric import Fabric
+from simulator.engine.machine import Machine
+from simulator.engine.message import Player
+from simulator.plan import Communicate, Plan
+from simulator.schedule import Floats, Ints
+from simulator.timeline import CollectiveCost
+
+
+class ByMessage:
+    """``join`` is what one rank does in a collective. ``costs`` and ``link_bytes`` grow as collectives run."""
+
+    fidelity = "message"
+
+    def __init__(self, plan: Plan, maker: CoflowMaker, machine: Machine) -> None:
+        self._plan, self._maker, self._machine = plan, maker, machine
+        self._rank_of = {c.name: c.representative for c in plan.classes}
+        self._fabric = Fabric(machine.env, np.append(maker.network.capacity_bytes_per_s, np.inf), self._flows_done)
+        self._players: dict[tuple[str, tuple[int, ...]], Player] = {}
+        self._ended: dict[tuple[str, tuple[int, ...]], list[simpy.Event]] = {}
+        self._by_tag: list[Player] = []
+        self._first_tags: list[int] = []
+        self.costs: dict[str, CollectiveCost] = {}
+        self.link_bytes: Floats = np.zeros(len(maker.network.capacity_bytes_per_s))
+
+    def join(self, task: Communicate, ranks: str) -> Generator[simpy.Event, Any, None]:
+        """Pay the launch, enter the schedule, and wait for the rank's own last step."""
+        rank = self._rank_of[ranks]
+        group = next(g for g in self._plan.axes[task.axis] if rank in g)
+        if (task.name, group) not in self._players:
+            self._open(task, group)
+        place = group.index(rank)
+        over = self._ended[task.name, group][place]
+        self._machine.enter(ranks)
+        yield self._machine.env.timeout(self._maker.network.collective_launch_s)
+        self._players[task.name, group].enter(np.array([place], dtype=np.int64))
+        if not over.processed:
+            yield over
+        self._machine.leave(ranks)
+
+    def _open(self, task: Communicate, group: tuple[int, ...]) -> None:
+        env = self._machine.env
+        ended = [env.event() for _ in group]
+
+        def finished(places: Ints) -> None:
+            for place in places.tolist():
+                ended[place].succeed()
+
+        if task.name not in self.costs:
+            coflow = self._maker.coflow(task.op, task.algorithm, task.message_bytes, self._plan.axes[task.axis])
+            self.costs[task.name] = coflow.cost
+            self.link_bytes = self.link_bytes + coflow.link_bytes
+        schedule = self._maker.schedule(task.op, self.costs[task.name].algorithm, task.message_bytes, group)
+        first_tag = self._first_tags[-1] + self._by_tag[-1].num_tags if self._by_tag else 0
+        player = Player(env, self._fabric, self._maker.wires(group), schedule, first_tag, finished)
+        self._players[task.name, group], self._ended[task.name, group] = player, ended
+        self._by_tag.append(player)
+        self._first_tags.append(first_tag)
+
+    def _flows_done(self, tags: Ints) -> None:
+        owner = np.searchsorted(np.array(self._first_tags), tags, side="right") - 1
+        for index in np.unique(owner).tolist():
+            self._by_tag[index].done(tags[owner == index])

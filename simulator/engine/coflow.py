@@ -1,0 +1,183 @@
+"""Coflows: a whole collective as one activity, a latency part and bytes on links, both taken from its schedule.
+
+Alone on the network a coflow takes exactly the time that playing its schedule takes. Coflows that overlap share
+links max-min: all progress at full speed until a link is full, then those that cross it slow down together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulator.collectives import AUTO, algorithms_of, make_schedule
+from simulator.collectives.layout import Layout
+from simulator.engine.collective import simulate_collective
+from simulator.engine.outcome import Outcome
+from simulator.engine.wires import Wires, make_wires
+from simulator.network.graph import Network
+from simulator.network.routes import Routes
+from simulator.schedule import Floats, Ints, Schedule
+from simulator.timeline import CollectiveCost
+
+_SAME = 1e-12
+#: A step has many collectives: longer schedules that are not exact for the vector engine are played in lockstep.
+MAX_MESSAGES = 5_000
+#: 'direct' puts p**2 messages in one step; larger groups leave it out of 'auto'.
+MAX_DIRECT_RANKS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Coflow:
+    """latency_s: before bytes flow. work_s: seconds of full-speed transfer. link_bytes: (num_links,) carried.
+
+    asked_bytes_per_s: (num_links,) what it asks of each link at full speed, the mean over ``work_s``.
+    """
+
+    latency_s: float
+    work_s: float
+    link_bytes: Floats
+    asked_bytes_per_s: Floats
+    cost: CollectiveCost
+
+
+def speeds(coflows: list[Coflow], capacity: Floats) -> list[float]:
+    """Progress of each coflow between 0 and 1, by progressive filling over the links that they share."""
+    speed = np.zeros(len(coflows))
+    open_flows = np.ones(len(coflows), dtype=bool)
+    asked = np.array([c.asked_bytes_per_s for c in coflows])
+    left = capacity.astype(np.float64).copy()
+    level = 0.0
+    while open_flows.any():
+        demand = asked[open_flows].sum(axis=0)
+        room = np.full(len(left), np.inf)
+        np.divide(left, demand, out=room, where=demand > 0)
+        step = min(float(room.min()), 1.0 - level)
+        level += step
+        left -= step * demand
+        if level >= 1.0 - _SAME:
+            speed[open_flows] = 1.0
+            break
+        full = (room <= step * (1 + _SAME)) & (demand > 0)
+        stopped = open_flows & (asked[:, full] > 0).any(axis=1)
+        speed[stopped] = level
+        open_flows &= ~stopped
+    return [float(s) for s in speed]
+
+
+class CoflowMaker:
+    """Makes coflows for the collectives of a run; equal ones are simulated once.
+
+    The cache lives as long as one run: a plan asks for the same few (op, algorithm, size) many times.
+    """
+
+    def __init__(self, network: Network, routes: Routes | None = None) -> None:
+        self.network = network
+        self._routes = routes or Routes(network)
+        self._wires: dict[tuple[int, ...], Wires] = {}
+        self._schedules: dict[tuple[str, str, tuple[int, ...]], Schedule] = {}
+        self._made: dict[tuple[str, str, float, tuple[tuple[int, ...], ...]], Coflow] = {}
+
+    def wires(self, group: tuple[int, ...]) -> Wires:
+        """Wires of one group of ranks; rank r sits on gpu r."""
+        if group not in self._wires:
+            self._wires[group] = make_wires(self.network, np.array(group, dtype=np.int64), self._routes)
+        return self._wires[group]
+
+    def schedule(self, op: str, algorithm: str, size_bytes: float, group: tuple[int, ...]) -> Schedule:
+        """The schedule that a group plays; its layout comes from where the ranks sit.
+
+        Other sizes share the patterns of the first, so that their routes are looked up and kept once.
+        """
+        key = (op, algorithm, group)
+        if key not in self._schedules:
+            self._schedules[key] = make_schedule(op, algorithm, layout_of(self.network, np.array(group)), size_bytes)
+        return self._schedules[key].resized(size_bytes)
+
+    def coflow(self, op: str, algorithm: str, size_bytes: float, groups: tuple[tuple[int, ...], ...]) -> Coflow:
+        """All groups of an axis at once. Groups that share links slow each other: the bytes then set the time.
+
+        algorithm 'auto' is the one that this network runs fastest at this size.
+        """
+        key = (op, algorithm, size_bytes, groups)
+        if key not in self._made:
+            chosen = self.fastest(op, size_bytes, groups[0]) if algorithm == AUTO else algorithm
+            self._made[key] = self._make(op, chosen, size_bytes, groups)
+        return self._made[key]
+
+    def fastest(self, op: str, size_bytes: float, group: tuple[int, ...]) -> str:
+        """Algorithm with the least simulated time for a group; ties go to the first in the table.
+
+        Says what is fastest in this model, not what a library would pick.
+        """
+        best: tuple[float, str] | None = None
+        for algorithm in candidates(op, self.network, np.array(group, dtype=np.int64)):
+            schedule = self.schedule(op, algorithm, size_bytes, group)
+            time_s = self._alone(schedule, group).time_s
+            if best is None or time_s < best[0]:
+                best = (time_s, algorithm)
+        return best[1] if best else algorithms_of(op)[0]
+
+    def _alone(self, schedule: Schedule, group: tuple[int, ...]) -> Outcome:
+        return simulate_collective(schedule, self.wires(group), max_messages=MAX_MESSAGES)
+
+    def _make(self, op: str, algorithm: str, size_bytes: float, groups: tuple[tuple[int, ...], ...]) -> Coflow:
+        link_bytes = np.zeros(len(self.network.capacity_bytes_per_s))
+        alone_s = latency_s = 0.0
+        for group in groups:
+            schedule = self.schedule(op, algorithm, size_bytes, group)
+            outcome = self._alone(schedule, group)
+            empty = self._alone(schedule.resized(0.0), group)
+            alone_s, latency_s = max(alone_s, outcome.time_s), max(latency_s, empty.time_s)
+            link_bytes += outcome.link_bytes
+        work_s = max(alone_s - latency_s, float((link_bytes / self.network.capacity_bytes_per_s).max(initial=0.0)))
+        cost = CollectiveCost(
+            algorithm=algorithm, group_size=len(groups[0]), num_steps=outcome.num_steps,
+            num_messages=outcome.num_messages, sent_bytes_per_rank=float(outcome.sent_bytes.max()),
+            alone_s=latency_s + work_s, latency_s=latency_s, fidelity=outcome.fidelity,
+            handed_over=outcome.handed_over,
+        )  # fmt: skip
+        asked = link_bytes / work_s if work_s > 0 else np.zeros_like(link_bytes)
+        return Coflow(
+            latency_s=latency_s, work_s=work_s, link_bytes=link_bytes, asked_bytes_per_s=asked, cost=cost
+        )  # fmt: skip
+
+
+def candidates(op: str, network: Network, gpus: Ints) -> tuple[str, ...]:
+    """Algorithms that 'auto' tries: those that a library would run on such a network.
+
+    Never the naive baseline; the torus ring only on a torus; 'direct' where every pair of gpus has a link of its own
+    (over a switch no library reduces that way), and for all-to-all.
+    """
+    left_out = {"naive"}
+    if layout_of(network, gpus).torus_shape is None:
+        left_out.add("torus")
+    if len(gpus) > MAX_DIRECT_RANKS or not (op == "all_to_all" or _meshed(network, gpus)):
+        left_out.add("direct")
+    return tuple(name for name in algorithms_of(op) if name not in left_out)
+
+
+def _meshed(network: Network, gpus: Ints) -> bool:
+    """Whether every pair of the gpus is joined by a link of its own."""
+    names = [network.gpus[g] for g in gpus]
+    return all(network.graph.has_edge(a, b) for a in names for b in names if a != b)
+
+
+def layout_of(network: Network, gpus: Ints) -> Layout:
+    """What an algorithm may know of a group: ranks per node, channels, torus shape. Integers only.
+
+    A group that fills whole nodes and spans several uses one channel per rank of a node, so that every NIC of the
+    node carries its share, as NCCL's channels do.
+    """
+    nodes = network.node_of_gpu[gpus]
+    counts = np.bincount(nodes)
+    counts = counts[counts > 0]
+    in_order = bool((np.diff(nodes) >= 0).all())
+    even = in_order and len(counts) > 1 and len(set(counts.tolist())) == 1
+    whole_torus = network.torus_shape if len(gpus) == network.num_gpus else None
+    per_node = int(counts[0]) if even else None
+    striped = per_node is not None and network.torus_shape is None and network.rails > 0
+    return Layout(
+        num_ranks=len(gpus), ranks_per_node=per_node, channels=per_node if striped and per_node else 1,
+        torus_shape=whole_torus,
+    )  # fmt: skip

@@ -1,0 +1,134 @@
+"""The vector engine: recurrences over whole steps, exact wherever its conditions hold.
+
+Cost: one numpy pass per step until the steps become periodic, none after. A step of an uncontended schedule maps
+ready times by ``end = max(ready[src], ready[dst]) + latency + bytes / rate``, ``ready' = max`` over a rank's own
+transfers: linear in the (max, +) algebra. So once two successive steps of one pattern differ by the same amount on
+every rank, all later ones do, and the rest of the run is one multiplication.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from simulator.engine.conditions import least_shares, uncontended
+from simulator.engine.fairshare import solo
+from simulator.engine.fluid import step_ends
+from simulator.engine.outcome import Outcome, outcome
+from simulator.engine.wires import Wires
+from simulator.schedule import Floats, Ints, Pattern, Schedule
+
+#: Gains of two steps count as equal when they differ by no more than this, relative to the clock.
+_ROUNDING = 4e-15
+#: Ranks count as in step when their clocks differ by no more than this, relative to the clock.
+_IN_STEP = 4e-12
+#: Earliest and latest possible ends count as the same when they differ by no more than this, relatively.
+_BRACKET = 1e-11
+
+
+class NotExactError(Exception):
+    """The vector engine's conditions do not hold; the message says which. Internal: callers hand over."""
+
+
+def finish_times(schedule: Schedule, wires: Wires, starts_s: Floats, chunk_bytes: Floats) -> Floats:
+    """When each rank ends, for several chunk sizes at once: shape (num_sizes, num_ranks).
+
+    starts_s: (num_ranks,) when each rank calls the collective. chunk_bytes: (num_sizes,) bytes of a chunk.
+    Raises NotExactError where none of the conditions in ``conditions`` holds.
+    """
+    never_slowed = uncontended(schedule, wires)
+    earliest = _at_rates(schedule, wires, starts_s, chunk_bytes)
+    if never_slowed:
+        return earliest
+    latest = _at_rates(schedule, wires, starts_s, chunk_bytes, least_shares(schedule, wires))
+    sure = (latest - earliest <= _BRACKET * latest).all(axis=1)
+    rest = [_isolated(schedule, wires, starts_s, float(size)) for size in chunk_bytes[~sure]]
+    earliest[~sure] = np.array(rest).reshape(-1, schedule.num_ranks)
+    return earliest
+
+
+def play(schedule: Schedule, wires: Wires, starts_s: Floats) -> Outcome:
+    """``finish_times`` of the schedule's own size, with the traffic. Raises as it does."""
+    finish = finish_times(schedule, wires, starts_s, np.array([schedule.chunk_bytes]))[0]
+    return outcome(schedule, wires, starts_s, finish, "vector")
+
+
+def _at_rates(
+    schedule: Schedule, wires: Wires, starts_s: Floats, chunk_bytes: Floats, shares: Floats | None = None
+) -> Floats:
+    """Ends when every transfer runs at the smallest of the ``shares``, (num_links,) in bytes/s, on its route.
+
+    Without ``shares``: at its solo rate.
+    """
+    ready = np.repeat(starts_s[None, :].astype(np.float64), len(chunk_bytes), axis=0)
+    for pattern, steps in schedule.runs():
+        paths = wires.paths(pattern)
+        rate = paths.solo_bytes_per_s if shares is None else solo(paths.links, shares)
+        cost = paths.latency_s + chunk_bytes[:, None] * (pattern.chunks / rate)
+        _advance(ready, pattern, cost, steps)
+    return ready
+
+
+def _advance(ready: Floats, pattern: Pattern, cost: Floats, steps: int) -> None:
+    """Play ``steps`` steps of one pattern on ``ready``, in place; skips ahead once they are periodic."""
+    src, dst, ranks = pattern.src, pattern.dst, pattern.ranks
+    latest = _latest_of(pattern)
+    look_at = 1
+    for done in range(1, steps + 1):
+        looking = done == look_at and done < steps
+        before = ready[:, ranks] if looking else None
+        ends = np.maximum(ready[:, src], ready[:, dst])
+        ends += cost
+        now = latest(ends)
+        ready[:, ranks] = now
+        if before is not None:
+            look_at *= 2
+            gain = now - before
+            most, least = gain.max(axis=1), gain.min(axis=1)
+            if (most - least <= _ROUNDING * now.max(axis=1)).all():
+                ready[:, ranks] += (steps - done) * most[:, None]
+                return
+
+
+def _latest_of(pattern: Pattern) -> Callable[[Floats], Floats]:
+    """Function from ends of transfers, shape (sizes, transfers), to the latest end of each of ``pattern.ranks``."""
+    count = len(pattern)
+    if len(pattern.ranks) == count and _distinct(pattern.src) and _distinct(pattern.dst):
+        # Every rank sends one message and receives one, as in a ring: two gathers do it.
+        sent, received = np.argsort(pattern.src), np.argsort(pattern.dst)
+        return lambda ends: np.maximum(ends[:, sent], ends[:, received])
+    ends_of = np.concatenate([pattern.src, pattern.dst])
+    order = np.argsort(ends_of, kind="stable")
+    firsts = np.flatnonzero(np.append(True, np.diff(ends_of[order]) != 0))
+    transfer = order % count
+    return lambda ends: np.maximum.reduceat(ends[:, transfer], firsts, axis=1)
+
+
+def _distinct(ranks: Ints) -> bool:
+    return len(np.unique(ranks)) == len(ranks)
+
+
+def _isolated(schedule: Schedule, wires: Wires, starts_s: Floats, chunk_bytes: float) -> Floats:
+    ready = starts_s.astype(np.float64).copy()
+    in_flight_until = -np.inf
+    for number, (pattern, steps) in enumerate(schedule.runs()):
+        begins = np.maximum(ready[pattern.src], ready[pattern.dst])
+        begin = float(begins.min())
+        slack = _IN_STEP * max(abs(float(begins.max())), abs(in_flight_until) if number else 0.0)
+        if in_flight_until > begin + slack:
+            raise NotExactError(_refusal(schedule, number, "shared by transfers of different steps"))
+        late = np.where(begins - begin > slack, begins - begin, 0.0).astype(np.float64)
+        paths = wires.paths(pattern)
+        ends = step_ends(paths, (pattern.chunks * chunk_bytes).astype(np.float64), wires.capacity, late)
+        gain = _latest_of(pattern)(ends[None, :])[0]
+        longest = float(gain.max())
+        if steps > 1 and (late.any() or longest - gain.min() > slack + _IN_STEP * longest):
+            raise NotExactError(_refusal(schedule, number, "shared while ranks drift apart"))
+        ready[pattern.ranks] = begin + (steps - 1) * longest + gain
+        in_flight_until = max(in_flight_until, float(ready[pattern.ranks].max()))
+    return ready
+
+
+def _refusal(schedule: Schedule, number: int, why: str) -> str:
+    return f"links are {why} (phase {number + 1} of {schedule.op}/{schedule.algorithm})"

@@ -1,0 +1,168 @@
+"""Files and names -> frozen input models. The only door through which YAML comes in.
+
+A loaded Scenario stands by itself: its topology is read (``cluster.topology`` is a TopologySpec, with its
+device as a DeviceSpec) and ``model.hf`` is an absolute path. Relative paths of a file start at that file's
+directory, those of a command-line override at the working directory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from simulator import shipped
+from simulator.device import DeviceSpec
+from simulator.errors import ScenarioError
+from simulator.model_spec import MODEL_FORMS, HfModel, PresetModel
+from simulator.overrides import Forms, apply_overrides
+from simulator.preset import PresetSpec
+from simulator.problems import Loc, Problem, nearest, show
+from simulator.scenario import Cluster, Scenario
+from simulator.text_file import read_text
+from simulator.topology import SPECS, TopologySpec
+from simulator.yaml_source import Source, read, validate
+
+_FORMS: Forms = {("model",): MODEL_FORMS}
+
+
+def load_scenario(path_or_name: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Scenario:
+    """Read a scenario file, or the shipped scenario of that name, and apply ``key.path=value`` overrides.
+
+    Raises ScenarioError listing every problem of the scenario, one line each (UnsupportedError when all of them
+    are merely not in this version), or the problems of the topology file it names.
+    """
+    source = apply_overrides(_scenario_source(os.fspath(path_or_name)), overrides, _FORMS)
+    scenario = validate(source, Scenario)
+    updates: dict[str, object] = {}
+    errors: list[str] = []
+    for key, resolve in _RESOLVE.items():
+        try:
+            updates[key] = resolve(scenario, source)
+        except ScenarioError as error:
+            errors.append(str(error))
+    if errors:
+        raise ScenarioError("\n".join(errors))
+    return scenario.model_copy(update=updates)
+
+
+def load_topology(ref: str, base_dir: Path | None = None) -> TopologySpec:
+    """A shipped topology by name, or a file when ``ref`` holds a '/' or ends in .yaml or .yml.
+
+    A relative path starts at ``base_dir`` (the working directory when None). The device is read as well.
+    """
+    if not is_path(ref):
+        return _topology_from(read(shipped.topology_file(ref)))
+    return _topology_from(read(_from(base_dir, ref), also_known=shipped.names("topology")))
+
+
+def load_device(name: str) -> DeviceSpec:
+    """A shipped device profile. Raises ScenarioError with the nearest name when there is none."""
+    return validate(read(shipped.device_file(name)), DeviceSpec)
+
+
+def load_preset(name: str) -> PresetSpec:
+    """A shipped model. Raises ScenarioError with the nearest name when there is none."""
+    return validate(read(shipped.preset_file(name)), PresetSpec)
+
+
+def is_path(ref: str) -> bool:
+    """Whether a topology reference is a path rather than the name of a shipped topology."""
+    return "/" in ref or os.sep in ref or ref.endswith((".yaml", ".yml"))
+
+
+def _scenario_source(ref: str) -> Source:
+    names = shipped.names("scenario")
+    if ref in names and not Path(ref).is_file():
+        return read(shipped.scenario_file(ref))
+    if not ref.strip():
+        raise ScenarioError(f"expected a scenario file or one of: {', '.join(names)}")
+    try:
+        return read(ref, also_known=names)
+    except ScenarioError as error:
+        if is_path(ref) or Path(ref).exists():
+            raise
+        raise ScenarioError(f"{error}; shipped scenarios: {', '.join(names)}") from None
+
+
+def _from(base_dir: Path | None, ref: str) -> Path:
+    path = Path(ref).expanduser() if ref.startswith("~/") else Path(ref)
+    return path if base_dir is None else base_dir / path
+
+
+def _base(source: Source, loc: Loc) -> Path | None:
+    return None if source.origin(loc) else source.directory
+
+
+def _topology_from(source: Source) -> TopologySpec:
+    kind = source.value.get("kind")
+    if not isinstance(kind, str) or kind not in SPECS:
+        accepted = f"accepted: {', '.join(SPECS)}"
+        wrong = f"unknown kind {show(kind)}; {accepted}{nearest(str(kind), SPECS)}"
+        message = wrong if "kind" in source.value else f"missing key; {accepted}"
+        raise source.error(*source.problems, Problem(loc=("kind",), message=message))
+    return _with_device(validate(source, SPECS[kind]), source, ("device",))
+
+
+def _with_device(topology: TopologySpec, source: Source, loc: Loc) -> TopologySpec:
+    if not isinstance(topology.device, str):
+        return topology
+    with _at(source, loc):
+        path = shipped.device_file(topology.device)
+    return topology.model_copy(update={"device": validate(read(path), DeviceSpec)})
+
+
+@contextmanager
+def _at(source: Source, loc: Loc) -> Iterator[None]:
+    """What goes wrong inside is the fault of what stands at ``loc``."""
+    try:
+        yield
+    except ScenarioError as error:
+        raise source.error(Problem(loc=loc, message=str(error))) from None
+
+
+def _resolved_cluster(scenario: Scenario, source: Source) -> Cluster:
+    loc: Loc = ("cluster", "topology")
+    ref = scenario.cluster.topology
+    if isinstance(ref, TopologySpec):
+        topology = _with_device(ref, source, (*loc, "device"))
+    else:
+        with _at(source, loc):
+            path = _from(_base(source, loc), ref) if is_path(ref) else shipped.topology_file(ref)
+            text = read(path, also_known=shipped.names("topology"))
+        topology = _topology_from(text)
+    return scenario.cluster.model_copy(update={"topology": topology})
+
+
+def _resolved_model(scenario: Scenario, source: Source) -> object:
+    model = scenario.model
+    if isinstance(model, PresetModel):
+        with _at(source, ("model", "preset")):
+            preset = load_preset(model.preset)
+        if preset.config is not None and scenario.train and "seq_len" not in scenario.train.model_fields_set:
+            raise source.error(Problem(loc=("train", "seq_len"), message="missing key: tokens in a sequence"))
+    if not isinstance(model, HfModel):
+        return model
+    loc: Loc = ("model", "hf")
+    path = _from(_base(source, loc), model.hf)
+    path = path / "config.json" if path.is_dir() else path
+    with _at(source, loc):
+        read_text(path)
+    return HfModel(hf=str(path.resolve()))
+
+
+_RESOLVE = {"cluster": _resolved_cluster, "model": _resolved_model}
+
+
+def scenario_digest(scenario: Scenario) -> str:
+    """SHA-256 (hex) of what a loaded scenario says, files it points to included; not of how it was written."""
+    text = json.dumps(scenario.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+    digest = hashlib.sha256(text.encode())
+    if isinstance(scenario.model, PresetModel):
+        digest.update(shipped.preset_file(scenario.model.preset).read_bytes())
+    if isinstance(scenario.model, HfModel):
+        digest.update(Path(scenario.model.hf).read_bytes())
+    return digest.hexdigest()

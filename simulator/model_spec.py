@@ -1,0 +1,162 @@
+"""The four ways to write ``model`` in a scenario: a preset, a config.json, measured layers, or sizes.
+
+The keys that are present choose the form, so only that form's errors are reported.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+
+from simulator.fields import BytesOrZero, Frozen, Items, Text, Time, errors_at
+from simulator.problems import nearest
+
+MODEL_FORMS: Final = ("preset", "hf", "layers")
+MAX_LAYERS: Final = 100_000
+
+
+class PresetModel(Frozen):
+    """A model that is shipped by name."""
+
+    preset: Text = Field(description="name of a shipped model, such as gpt2 or llama-3-8b")
+
+
+class HfModel(Frozen):
+    """A model described by a Hugging Face ``config.json``."""
+
+    hf: Text = Field(description="path to a Hugging Face config.json, relative to the scenario file")
+
+
+class MeasuredLayer(Frozen):
+    """One layer with measured times, per micro-batch. ``params`` are parameter tensors, by number of elements."""
+
+    name: Text = Field(description="name of the layer")
+    params: Annotated[int, Field(ge=0, le=10**13)] | Items[Annotated[int, Field(ge=0, le=10**13)]] = Field(
+        description="elements of its parameter tensor, or a list with one number for each tensor in registration order"
+    )
+    forward: Time = Field(description="time of its forward pass of one micro-batch")
+    backward: Time = Field(description="time of its backward pass of one micro-batch")
+    activations: BytesOrZero = Field(
+        default=0.0, description="bytes kept for the backward pass", json_schema_extra={"default": "0 B"}
+    )
+    repeat: Annotated[int, Field(ge=1, le=MAX_LAYERS)] = Field(
+        default=1, description="how often the layer follows itself"
+    )
+
+
+class LayersModel(Frozen):
+    """A model described by measured times: a profile, or the lab's sleeping layers."""
+
+    layers: Annotated[Items[MeasuredLayer], Field(min_length=1, max_length=MAX_LAYERS)] = Field(
+        description="the layers in forward order"
+    )
+    dtype: Literal["bf16", "fp16", "fp32"] | None = Field(
+        default=None, description="type of parameters and gradients; as train.precision says when left out"
+    )
+
+    @model_validator(mode="after")
+    def _repeats_are_not_absurd(self) -> LayersModel:
+        total = sum(layer.repeat for layer in self.layers)
+        if total > MAX_LAYERS:
+            raise errors_at("LayersModel", (("layers",), f"are {total:,} layers with repeats; at most {MAX_LAYERS:,}"))
+        return self
+
+
+class ArchitectureModel(Frozen):
+    """A transformer by its sizes, with the names of Hugging Face's config.json."""
+
+    family: Literal["llama", "qwen", "mistral", "gpt2"] = Field(default="llama", description="how a layer is built")
+    num_layers: Annotated[int, Field(ge=1, le=100_000)] = Field(description="number of transformer layers")
+    hidden_size: Annotated[int, Field(ge=1, le=10_000_000)] = Field(description="width of the residual stream")
+    num_attention_heads: Annotated[int, Field(ge=1, le=100_000)] = Field(description="query heads")
+    num_key_value_heads: Annotated[int, Field(ge=1, le=100_000)] | None = Field(
+        default=None, description="key/value heads; as many as query heads when left out"
+    )
+    head_dim: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
+        default=None, description="width of a head; hidden_size / num_attention_heads when left out"
+    )
+    intermediate_size: Annotated[int, Field(ge=1, le=100_000_000)] | None = Field(
+        default=None, description="width of the MLP; 4 x hidden_size for gpt2 when left out"
+    )
+    vocab_size: Annotated[int, Field(ge=1, le=100_000_000)] = Field(description="number of tokens in the vocabulary")
+    max_position_embeddings: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = Field(
+        default=None, description="longest sequence; gpt2 has a learned embedding for each position"
+    )
+    tie_word_embeddings: bool | None = Field(
+        default=None, description="whether the output layer shares the embedding; true for gpt2, else false"
+    )
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> ArchitectureModel:
+        heads, groups = self.num_attention_heads, self.num_key_value_heads
+        problems: list[tuple[tuple[str | int, ...], str]] = []
+        if self.head_dim is None and self.hidden_size % heads:
+            message = f"must be a multiple of num_attention_heads ({heads}) unless head_dim is given"
+            problems.append((("hidden_size",), f"{message}; got {self.hidden_size}"))
+        if groups is not None and heads % groups:
+            problems.append((("num_key_value_heads",), f"must divide num_attention_heads ({heads}); got {groups}"))
+        if self.intermediate_size is None and self.family != "gpt2":
+            problems.append((("intermediate_size",), ""))
+        if self.max_position_embeddings is None and self.family == "gpt2":
+            problems.append((("max_position_embeddings",), ""))
+        if problems:
+            raise errors_at("ArchitectureModel", *problems)
+        return self
+
+    def hf_config(self) -> dict[str, Any]:
+        """The same sizes as a Hugging Face config.json spells them; what was left out stays out."""
+        sizes = self.model_dump(exclude={"family", "num_layers"}, exclude_none=True)
+        model_type = {"qwen": "qwen2"}.get(self.family, self.family)
+        return {"model_type": model_type, "num_hidden_layers": self.num_layers, **sizes}
+
+
+_FORM_TAGS = {"preset": "<preset>", "hf": "<hf>", "layers": "<layers>"}
+_ARCHITECTURE = "<architecture>"
+_FORMS_TEXT = (
+    "must be one of: {preset: NAME}, {hf: PATH of a config.json}, {layers: [...]} with measured times, "
+    "or {num_layers, hidden_size, num_attention_heads, vocab_size, ...}"
+)
+
+
+def _form(value: Any) -> str | None:
+    """Which form of ``model`` the keys mean, misspelt ones included; None when they mean none."""
+    kinds = (
+        (PresetModel, "<preset>"),
+        (HfModel, "<hf>"),
+        (LayersModel, "<layers>"),
+        (ArchitectureModel, _ARCHITECTURE),
+    )
+    if not isinstance(value, dict):
+        return next((tag for kind, tag in kinds if isinstance(value, kind)), None)
+    for form, tag in _FORM_TAGS.items():
+        if form in value:
+            return tag
+    if any(key in ArchitectureModel.model_fields for key in value):
+        return _ARCHITECTURE
+    for key in value:
+        for form, tag in _FORM_TAGS.items():
+            if nearest(str(key), [form]):
+                return tag
+        if nearest(str(key), ArchitectureModel.model_fields):
+            return _ARCHITECTURE
+    return None
+
+
+def _one_form(value: Any) -> Any:
+    given = [form for form in MODEL_FORMS if isinstance(value, dict) and form in value]
+    if len(given) > 1:
+        raise ValueError(f"holds both {' and '.join(repr(form) for form in given)}; keep one")
+    if _form(value) is None:
+        raise ValueError(_FORMS_TEXT)
+    return value
+
+
+Model = Annotated[
+    Annotated[PresetModel, Tag("<preset>")]
+    | Annotated[HfModel, Tag("<hf>")]
+    | Annotated[LayersModel, Tag("<layers>")]
+    | Annotated[ArchitectureModel, Tag(_ARCHITECTURE)],
+    Discriminator(_form),
+    BeforeValidator(_one_form),
+]

@@ -1,0 +1,99 @@
+"""Scenario -> Plan: builds the model, times its operations, and lets the strategy lay out the step."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+from simulator.collectives import AUTO, algorithms_of
+from simulator.device import DeviceSpec
+from simulator.errors import ScenarioError
+from simulator.job import Job
+from simulator.network.graph import Network
+from simulator.plan import Plan, RankClass, Task
+from simulator.problems import nearest
+from simulator.scenario import Scenario, Train
+from simulator.training.compute import memory_rate_bytes_per_s, operation_time, optimizer_time_s
+from simulator.training.ddp import AXIS
+from simulator.training.memory import Memory
+from simulator.training.presets import build_model, model_precision
+from simulator.training.step import ALL_RANKS, StepInputs
+from simulator.training.strategies import STRATEGIES
+
+
+def make_job(scenario: Scenario, network: Network) -> Job:
+    """Plan one steady step and the start-up of ``scenario`` on all GPUs of ``network``.
+
+    Raises ScenarioError when the model needs a device that the topology does not name, UnsupportedError when the
+    device lacks the precision.
+    """
+    assert scenario.model is not None, "a collective scenario has no step to plan"
+    assert scenario.train is not None, "the scenario model was checked when loaded"
+    device = scenario.cluster.spec.device
+    assert not isinstance(device, str), "the device is read when the scenario is loaded"
+    _check_algorithm(scenario.parallel.algorithm)
+    inputs = _step_inputs(scenario, scenario.train, device, network.num_gpus)
+    strategy = STRATEGIES[scenario.parallel.strategy]
+    measured = all(op.kind == "measured" for op in inputs.model.operations)
+    return Job(
+        scenario=scenario, train=scenario.train, inputs=inputs, device=device,
+        step=_plan(f"{inputs.model.name}, one step", strategy.step(inputs), network.num_gpus),
+        startup=_plan(f"{inputs.model.name}, start-up", strategy.startup(inputs), network.num_gpus),
+        memory=_memory(strategy.memory(inputs, scenario.train.optimizer), device),
+        slowdown=0.0 if device is None or measured else device.comm_sm_share,
+    )  # fmt: skip
+
+
+def _memory(memory: Memory, device: DeviceSpec | None) -> Memory:
+    """A context and communicators take memory on a device; measured layers without one hold tensors only."""
+    if device is not None:
+        return memory
+    return replace(memory, by_kind_bytes={**memory.by_kind_bytes, "workspace": 0.0})
+
+
+def _check_algorithm(name: str) -> None:
+    accepted = (AUTO, *algorithms_of("all_reduce"))
+    if name not in accepted:
+        raise ScenarioError(
+            f"parallel.algorithm: '{name}' is not known for all_reduce; accepted: {', '.join(accepted)}"
+            f"{nearest(name, accepted)}"
+        )
+
+
+def _plan(title: str, tasks: tuple[Task, ...], num_ranks: int) -> Plan:
+    everyone = tuple(range(num_ranks))
+    return Plan(
+        title=title, classes=(RankClass(name=ALL_RANKS, ranks=everyone),), axes={AXIS: (everyone,)}, tasks=tasks
+    )  # fmt: skip
+
+
+def _step_inputs(scenario: Scenario, train: Train, device: DeviceSpec | None, num_ranks: int) -> StepInputs:
+    assert scenario.model is not None
+    model = build_model(
+        scenario.model, seq_len=train.seq_len, micro_batch=train.micro_batch, precision=train.precision,
+        attention=train.attention, kernels=train.kernels, recompute=train.recompute, base_dir=Path(),
+    )  # fmt: skip
+    precision = model_precision(scenario.model, train.precision)
+    measured = all(op.kind == "measured" for op in model.operations)
+    if device is None and not measured:
+        raise ScenarioError(
+            f"cluster.topology: '{scenario.cluster.spec.name}' names no device, so the time of {model.name} is "
+            "unknown; add 'device: NAME' to the topology, or give measured 'layers'"
+        )
+    if measured:
+        times = [(op.forward_s or 0.0, op.backward_s or 0.0) for op in model.operations]
+        optimizer_s, copy_rate, launch_s = 0.0, math.inf, 0.0
+    else:
+        assert device is not None
+        times = [operation_time(op, device, precision) for op in model.operations]
+        optimizer_s = optimizer_time_s(model.num_parameters, device, precision, train.optimizer)
+        copy_rate, launch_s = memory_rate_bytes_per_s(device), device.efficiency.launch
+    parallel = scenario.parallel
+    return StepInputs(
+        model=model, precision=precision, forward_s=tuple(f for f, _ in times),
+        backward_s=tuple(b for _, b in times), optimizer_s=optimizer_s, copy_bytes_per_s=copy_rate,
+        launch_s=launch_s, num_ranks=num_ranks, micro_batches=train.grad_accumulation, overlap=parallel.overlap,
+        bucket_cap_bytes=parallel.bucket_cap, first_bucket_bytes=parallel.first_bucket,
+        gradient_as_bucket_view=parallel.gradient_as_bucket_view, algorithm=parallel.algorithm,
+    )  # fmt: skip

@@ -1,0 +1,197 @@
+"""Numbers of a training step, derived from its timeline. Pure functions: they run nothing and know no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from simulator.collectives.busbw import bus_factor
+from simulator.job import Job
+from simulator.plan import COMPUTE_LANE, Communicate
+from simulator.report.intervals import minus, total, union
+from simulator.timeline import Span, Timeline
+from simulator.training.flop import model_flop_per_token
+
+#: Differences of times below this share of the step are rounding.
+_ROUNDING = 1e-9
+#: Communication shorter than this share of itself in the open counts as hidden.
+_HIDDEN = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breakdown:
+    """Where the step of one rank goes; the parts add up to the step.
+
+    compute: forward, backward and gradient copies, as stretched by interference. exposed_comm: a collective runs
+    and no compute does. other: neither. bubble: waiting for other pipeline stages.
+    """
+
+    compute: float
+    exposed_comm: float
+    bubble: float
+    optimizer: float
+    other: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveUse:
+    """One collective of the step, or ``count`` equal ones together. Times are sums over ``count``."""
+
+    op: str
+    axis: str
+    purpose: str
+    group_size: int
+    message_bytes: float
+    count: int
+    algorithm: str
+    fidelity: str
+    time_s: float
+    exposed_s: float
+    latency_s: float
+    wire_bytes_per_rank: float
+    bus_bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkUse:
+    """Bytes over one link in the step, and the share of the step that carrying them takes at full rate."""
+
+    link: str
+    num_bytes: float
+    utilization: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReport:
+    """A training step in numbers. Rates are per step of all ranks unless the name says per gpu."""
+
+    title: str
+    step_time_s: float
+    startup_time_s: float
+    breakdown: Breakdown
+    interference_s: float
+    comm_total_s: float
+    comm_hidden_s: float
+    tokens_per_step: int
+    tokens_per_s: float
+    tokens_per_s_per_gpu: float
+    flop_per_token: float
+    tflops_per_gpu: float
+    mfu: float | None
+    mfu_definition: str
+    collectives: tuple[CollectiveUse, ...]
+    links: tuple[LinkUse, ...]
+    num_links: int
+    ranks_simulated: int
+    ranks_total: int
+    events: int
+    fidelity: str
+    handed_over: str
+
+    @property
+    def exposed_share(self) -> float:
+        """Share of the step in which a collective runs and no compute does."""
+        return self.breakdown.exposed_comm / self.step_time_s if self.step_time_s else 0.0
+
+    @property
+    def hidden_share(self) -> float:
+        """Share of the communication time that compute covers; 1 without communication."""
+        return self.comm_hidden_s / self.comm_total_s if self.comm_total_s else 1.0
+
+
+def measure(timeline: Timeline, startup: Timeline, job: Job) -> StepReport:
+    """The report of a simulated step. ``startup`` is the timeline of what is sent once, before the first step."""
+    ranks = timeline.plan.classes[0].name
+    spans = timeline.of_class(ranks)
+    compute = [s for s in spans if s.task.lane == COMPUTE_LANE]
+    comm = [s for s in spans if s.task.lane != COMPUTE_LANE]
+    busy, talking = _covered(compute), _covered(comm)
+    exposed = total(minus(talking, busy))
+    optimizer = sum(s.duration_s for s in compute if s.task.kind == "optimizer")
+    working = sum(s.duration_s for s in compute) - optimizer
+    tokens = job.model.tokens * job.train.grad_accumulation * job.num_ranks
+    per_token = model_flop_per_token(job.model, job.train.mfu)
+    rate = tokens / timeline.end_s
+    flops = rate / job.num_ranks * per_token
+    peak = job.device.peak_flop_per_s(job.inputs.precision.dtype) if job.device else None
+    costs = list(timeline.costs.values())
+    return StepReport(
+        title=timeline.plan.title, step_time_s=timeline.end_s, startup_time_s=startup.end_s,
+        breakdown=Breakdown(
+            compute=working, exposed_comm=exposed, bubble=0.0, optimizer=optimizer,
+            other=max(0.0, timeline.end_s - working - optimizer - exposed),
+        ),
+        interference_s=_stretched(compute, timeline.end_s),
+        comm_total_s=total(talking), comm_hidden_s=total(talking) - exposed,
+        tokens_per_step=tokens, tokens_per_s=rate, tokens_per_s_per_gpu=rate / job.num_ranks,
+        flop_per_token=per_token, tflops_per_gpu=flops / 1e12, mfu=flops / peak if peak and per_token else None,
+        mfu_definition=job.train.mfu, collectives=tuple(_collectives(comm, timeline, busy)),
+        links=_links(timeline), num_links=len(timeline.link_names),
+        ranks_simulated=len(timeline.plan.classes), ranks_total=job.num_ranks, events=timeline.events,
+        fidelity=timeline.fidelity, handed_over=next((c.handed_over for c in costs if c.handed_over), ""),
+    )  # fmt: skip
+
+
+def _stretched(compute: Iterable[Span], step_s: float) -> float:
+    """How much longer compute took than alone; what is only rounding counts as nothing."""
+    stretched = sum(s.duration_s - s.alone_s for s in compute)
+    return stretched if stretched > _ROUNDING * step_s else 0.0
+
+
+def _covered(spans: Iterable[Span]) -> list[tuple[float, float]]:
+    return union((s.start_s, s.end_s) for s in spans)
+
+
+def _collectives(comm: Iterable[Span], timeline: Timeline, busy: list[tuple[float, float]]) -> Iterable[CollectiveUse]:
+    """One entry per collective of the step, in launch order."""
+    for span in comm:
+        task = span.task
+        assert isinstance(task, Communicate)
+        cost = timeline.costs[task.name]
+        factor = bus_factor(task.op, cost.group_size)
+        yield CollectiveUse(
+            op=task.op, axis=task.axis, purpose=task.purpose, group_size=cost.group_size,
+            message_bytes=task.message_bytes, count=1, algorithm=cost.algorithm, fidelity=cost.fidelity,
+            time_s=span.duration_s, exposed_s=total(minus([(span.start_s, span.end_s)], busy)),
+            latency_s=cost.latency_s, wire_bytes_per_rank=cost.sent_bytes_per_rank,
+            bus_bytes_per_s=task.message_bytes * factor / span.duration_s if span.duration_s else 0.0,
+        )  # fmt: skip
+
+
+def grouped(collectives: Iterable[CollectiveUse]) -> tuple[CollectiveUse, ...]:
+    """Neighbours with the same operation, size and exposure (all hidden, or not) joined, for short tables."""
+    joined: list[CollectiveUse] = []
+    places: dict[tuple[object, ...], int] = {}
+    for use in collectives:
+        hidden = use.exposed_s <= _HIDDEN * use.time_s
+        key = (use.op, use.axis, use.message_bytes, use.algorithm, hidden)
+        if key not in places:
+            places[key] = len(joined)
+            joined.append(use)
+            continue
+        joined[places[key]] = _together(joined[places[key]], use)
+    return tuple(joined)
+
+
+def _together(one: CollectiveUse, more: CollectiveUse) -> CollectiveUse:
+    count, time_s = one.count + more.count, one.time_s + more.time_s
+    moved = one.bus_bytes_per_s * one.time_s + more.bus_bytes_per_s * more.time_s
+    return CollectiveUse(
+        op=one.op, axis=one.axis, purpose=one.purpose, group_size=one.group_size, message_bytes=one.message_bytes,
+        count=count, algorithm=one.algorithm, fidelity=one.fidelity, time_s=time_s,
+        exposed_s=one.exposed_s + more.exposed_s, latency_s=one.latency_s,
+        wire_bytes_per_rank=one.wire_bytes_per_rank, bus_bytes_per_s=moved / time_s if time_s else 0.0,
+    )  # fmt: skip
+
+
+def _links(timeline: Timeline, most: int = 10) -> tuple[LinkUse, ...]:
+    """The busiest links; equal ones in link order."""
+    use = timeline.link_bytes / timeline.link_bytes_per_s / timeline.end_s if timeline.end_s else timeline.link_bytes
+    order = sorted(range(len(use)), key=lambda i: (-round(float(use[i]), 12), i))[:most]
+    return tuple(
+        LinkUse(
+            link=" -> ".join(timeline.link_names[i]), num_bytes=float(timeline.link_bytes[i]),
+            utilization=float(use[i]),
+        )
+        for i in order if use[i] > 0
+    )  # fmt: skip

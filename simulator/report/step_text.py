@@ -1,0 +1,165 @@
+"""A step's report as text: the verdict first, then where the time and the memory go. Values in, rich tables out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from simulator.job import Job
+from simulator.network.graph import Network
+from simulator.report.metrics import CollectiveUse, StepReport, grouped
+from simulator.report.verdict import Verdict, bound_sentence, exposed_verdict, memory_verdict
+from simulator.units import format_bandwidth, format_bytes, format_gib, format_percent, format_time
+
+#: Rows of the table of collectives; the rest are summed in one line.
+_MOST_COLLECTIVES = 12
+_MOST_LINKS = 4
+_BAR = 28
+
+
+def step_text(report: StepReport, job: Job, network: Network, block: str) -> Iterator[RenderableType]:
+    """The report, piece by piece. block: the character that bars are drawn with."""
+    yield _headline(report, job, network)
+    verdicts = [v for v in (memory_verdict(job), exposed_verdict(report, job)) if v is not None]
+    for verdict in sorted(verdicts, key=lambda v: v.ok):  # what is wrong comes first
+        yield _verdict_line(verdict)
+    yield Text(bound_sentence(report, job), style="bold")
+    yield ""
+    yield _breakdown(report, block)
+    yield ""
+    yield _rates(report, job)
+    yield ""
+    yield _memory(job, block)
+    if report.collectives:
+        yield ""
+        yield _collectives(report)
+        yield ""
+        yield _links(report)
+    yield ""
+    yield Text(_engine(report), style="dim")
+
+
+def _headline(report: StepReport, job: Job, network: Network) -> Text:
+    train = job.train
+    size = f"{job.model.num_parameters / 1e9:.3g}B" if job.model.num_parameters >= 1e9 else (
+        f"{job.model.num_parameters / 1e6:.3g}M"
+    )  # fmt: skip
+    nodes = f"{network.num_nodes} node{'s' if network.num_nodes != 1 else ''}"
+    line = f"{job.model.name} ({size} parameters), {job.scenario.parallel.strategy.upper()} on {job.num_ranks} GPUs"
+    batch = f"micro-batch {train.micro_batch}" + (f" x {train.seq_len} tokens" if train.seq_len > 1 else "")
+    if train.grad_accumulation > 1:
+        batch += f" x {train.grad_accumulation} accumulated"
+    return Text(f"{line} ({nodes} of {network.name}); {batch}, {train.precision}")
+
+
+def _verdict_line(verdict: Verdict) -> Text:
+    mark, style = ("ok  ", "green") if verdict.ok else ("FAIL", "bold red")
+    line = Text(f"{mark} {verdict.what}: {verdict.value} (limit {verdict.limit}): ", style=style)
+    return line.append(verdict.why, style="default")
+
+
+def _table(*columns: str, title: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", pad_edge=False, box=None)
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number == 0 else "right", no_wrap=number > 0)
+    return table
+
+
+def _bar(share: float, block: str) -> str:
+    return block * round(share * _BAR)
+
+
+def _breakdown(report: StepReport, block: str) -> Table:
+    table = _table("where the step goes", "time", "share", title=f"Step time {format_time(report.step_time_s)}")
+    table.add_column("")
+    parts = report.breakdown
+    rows = {
+        "forward and backward": parts.compute, "optimizer": parts.optimizer,
+        "exposed communication": parts.exposed_comm, "pipeline bubble": parts.bubble, "other": parts.other,
+    }  # fmt: skip
+    for name, seconds in rows.items():
+        if seconds > 1e-9 * report.step_time_s or name == "exposed communication":
+            share = seconds / report.step_time_s
+            table.add_row(name, format_time(seconds), format_percent(share), _bar(share, block))
+    return table
+
+
+def _rates(report: StepReport, job: Job) -> Table:
+    table = Table(pad_edge=False, box=None, show_header=False)
+    hidden = format_percent(report.hidden_share)
+    table.add_row("communication", f"{format_time(report.comm_total_s)}, {hidden} hidden behind compute")
+    if report.interference_s:
+        table.add_row("compute lost to interference", format_time(report.interference_s))
+    unit = "tokens" if job.train.seq_len > 1 else "samples"
+    table.add_row(f"{unit} per step", f"{report.tokens_per_step:,}")
+    table.add_row(f"{unit}/s", f"{_rate(report.tokens_per_s)} ({_rate(report.tokens_per_s_per_gpu)} per GPU)")
+    if report.mfu is not None:
+        table.add_row(
+            "MFU",
+            f"{format_percent(report.mfu)} ({_rate(report.tflops_per_gpu)} TFLOP/s per GPU; FLOP per token by "
+            f"{report.mfu_definition})",
+        )
+    if report.startup_time_s:
+        table.add_row("once at start: broadcast of weights", format_time(report.startup_time_s))
+    return table
+
+
+def _rate(value: float) -> str:
+    """Whole numbers from 100 up, three digits below."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _memory(job: Job, block: str) -> Table:
+    peak = job.memory.peak_bytes
+    table = _table("memory of one GPU", "bytes", "share", title=f"Memory, {format_gib(peak)} at {job.memory.peak_at}")
+    table.add_column("")
+    for kind, held in job.memory.by_kind_bytes.items():
+        if held:
+            table.add_row(kind, format_gib(held), format_percent(held / peak), _bar(held / peak, block))
+    return table
+
+
+def _collectives(report: StepReport) -> Table:
+    uses = grouped(report.collectives)
+    table = _table(
+        "collectives of the step", "count", "each", "algorithm", "busbw", "time", "exposed",
+        title=f"Communication, {len(report.collectives)} collectives",
+    )  # fmt: skip
+    most_exposed = sorted(uses, key=lambda use: -use.exposed_s)[:_MOST_COLLECTIVES]
+    for use in uses:
+        if use in most_exposed:
+            table.add_row(*_collective_row(use))
+    rest = [use for use in uses if use not in most_exposed]
+    if rest:
+        table.add_row(
+            f"{len(rest)} more kinds", str(sum(u.count for u in rest)), "", "", "",
+            format_time(sum(u.time_s for u in rest)), format_time(sum(u.exposed_s for u in rest)),
+        )  # fmt: skip
+    return table
+
+
+def _collective_row(use: CollectiveUse) -> tuple[str, ...]:
+    what = f"{use.op} of {use.purpose}" if use.count == 1 else f"{use.op}, such as {use.purpose}"
+    return (
+        what if len(what) <= 58 else what[:55] + "...", str(use.count), format_bytes(use.message_bytes, 3),
+        use.algorithm, format_bandwidth(use.bus_bytes_per_s, 3), format_time(use.time_s, 3),
+        format_time(use.exposed_s, 3) if use.exposed_s > 1e-9 * use.time_s else "hidden",
+    )  # fmt: skip
+
+
+def _links(report: StepReport) -> Table:
+    table = _table("link", "bytes in the step", "used", title=f"Busiest of {report.num_links:,} links")
+    for link in report.links[:_MOST_LINKS]:
+        table.add_row(link.link, format_bytes(link.num_bytes), format_percent(link.utilization))
+    return table
+
+
+def _engine(report: StepReport) -> str:
+    text = (
+        f"simulated {report.ranks_simulated} rank class{'es' if report.ranks_simulated > 1 else ''} of "
+        f"{report.ranks_total} ranks, {report.events} tasks, fidelity {report.fidelity}"
+    )  # fmt: skip
+    return f"{text}; message engine used: {report.handed_over}" if report.handed_over else text

@@ -1,0 +1,73 @@
+"""The arrows of a trace: for each span, the one thing on another lane that it waited for to the last. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from simulator.plan import Compute
+from simulator.timeline import Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flow:
+    """``target`` could start only when ``source`` had ended. through: a copy of the source's result in between."""
+
+    number: int
+    source: Span
+    through: Span | None
+    target: Span
+
+
+def key(span: Span) -> tuple[str, str]:
+    """A task and the class that it ran on name one span of a timeline."""
+    return span.task.name, span.ranks
+
+
+def flows_of(spans: Sequence[Span]) -> dict[tuple[str, str], list[Flow]]:
+    """Flows between ``spans`` (in timeline order), under the key of each span that they touch.
+
+    A copy that was waited for, such as the scaling of a gradient bucket, passes the arrow on to the operation before
+    it on its lane: the one whose result it copied.
+    """
+    places: dict[str, dict[str, Span]] = {}
+    for span in spans:
+        places.setdefault(span.task.name, {})[span.ranks] = span
+    copied = _copied(spans)
+    touching: dict[tuple[str, str], list[Flow]] = {}
+    number = 0
+    for span in spans:
+        last = _waited_for(span, places)
+        if last is None:
+            continue
+        number += 1
+        source = copied.get(key(last), last)
+        flow = Flow(number=number, source=source, through=None if source is last else last, target=span)
+        for touched in (flow.source, flow.through, flow.target):
+            if touched is not None:
+                touching.setdefault(key(touched), []).append(flow)
+    return touching
+
+
+def _waited_for(span: Span, places: Mapping[str, Mapping[str, Span]]) -> Span | None:
+    """Of what the span's task waits for outside its lane, what ended last; on its own class where it can choose."""
+    waited: list[Span] = []
+    for name in span.task.after:
+        parts = places.get(name, {})
+        waited += [parts[span.ranks]] if span.ranks in parts else parts.values()
+    elsewhere = [other for other in waited if (other.task.lane, other.ranks) != (span.task.lane, span.ranks)]
+    return max(elsewhere, key=lambda other: (other.end_s, other.ranks == span.ranks), default=None)
+
+
+def _copied(spans: Sequence[Span]) -> dict[tuple[str, str], Span]:
+    """For each copy, the span before it on its lane that is none."""
+    latest: dict[str, Span] = {}
+    found: dict[tuple[str, str], Span] = {}
+    for span in spans:
+        if not isinstance(span.task, Compute):
+            continue
+        if span.task.kind != "copy":
+            latest[span.ranks] = span
+        elif span.ranks in latest:
+            found[key(span)] = latest[span.ranks]
+    return found

@@ -1,0 +1,239 @@
+"""The user's question as a frozen value: which cluster, which model, how parallel, how trained.
+
+A scenario holds either ``model`` and ``train`` (a training step) or ``collective`` (one collective by
+itself). Quantities are SI floats inside. Nothing here reads a file: ``load`` resolves names and paths.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import (
+    AfterValidator,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
+
+from simulator.errors import ScenarioError, UnsupportedError
+from simulator.fields import (
+    Bytes,
+    BytesOrZero,
+    Count,
+    Frozen,
+    Items,
+    Share,
+    ShareOrZero,
+    Text,
+    errors_at,
+)
+from simulator.model_spec import LayersModel, Model, PresetModel
+from simulator.problems import nearest
+from simulator.topology import AnyTopology, TopologySpec
+
+STRATEGIES: Final = ("ddp",)
+LATER_STRATEGIES: Final = ("zero1", "zero2", "zero3", "fsdp", "hsdp")
+MAX_GPUS: Final = 1_000_000
+Op = Literal[
+    "broadcast", "reduce", "all_reduce", "scatter", "gather", "all_gather", "reduce_scatter", "all_to_all"
+]  # fmt: skip
+Precision = Literal["bf16-mixed", "fp16-mixed", "bf16-master", "bf16-moments", "bf16", "tf32", "fp32"]
+
+
+def _strategy(name: str) -> str:
+    if name in LATER_STRATEGIES:
+        raise UnsupportedError(f"not in this version; accepted: {', '.join(STRATEGIES)}")
+    if name not in STRATEGIES:
+        known = (*STRATEGIES, *LATER_STRATEGIES)
+        raise ScenarioError(f"unknown strategy; accepted: {', '.join(STRATEGIES)}{nearest(name, known)}")
+    return name
+
+
+def _degree_one(degree: int) -> int:
+    if degree != 1:
+        raise UnsupportedError("not in this version; accepted: 1")
+    return degree
+
+
+def _whole_bytes(size_bytes: float) -> float:
+    """Rounds away what a decimal prefix costs (``1.1 MB``); half a byte is refused."""
+    if abs(size_bytes - round(size_bytes)) > 1e-6 * max(size_bytes, 1.0):
+        raise ScenarioError("must be a whole number of bytes")
+    return float(round(size_bytes))
+
+
+Degree = Annotated[Count, AfterValidator(_degree_one)]
+Strategy = Annotated[str, AfterValidator(_strategy), WithJsonSchema({"type": "string", "enum": list(STRATEGIES)})]
+
+
+class Cluster(Frozen):
+    """The machines. What is left out stays as the topology file says."""
+
+    topology: str | AnyTopology = Field(
+        description="a shipped topology (see 'simulator topology'), a path to a YAML file, or a topology written here"
+    )
+    nodes: Count | None = Field(default=None, description="number of hosts used")
+    gpus_per_node: Count | None = Field(default=None, description="GPUs used in each host")
+    shape: Annotated[Items[Count], Field(min_length=1, max_length=3)] | None = Field(
+        default=None, description="for a torus: its length along each axis, such as [4, 4, 4]"
+    )
+
+    @model_validator(mode="after")
+    def _is_not_absurd(self) -> Cluster:
+        total = (self.nodes or 1) * (self.gpus_per_node or 1)
+        if total > MAX_GPUS:
+            message = f"nodes x gpus_per_node is {total:,}; at most {MAX_GPUS:,} GPUs are accepted"
+            raise errors_at("Cluster", (("nodes",), message))
+        chips = 1
+        for length in self.shape or ():
+            chips *= length
+        if chips > MAX_GPUS:
+            message = f"holds {chips:,} chips; at most {MAX_GPUS:,} are accepted"
+            raise errors_at("Cluster", (("shape",), message))
+        if self.shape is not None and self.nodes is not None:
+            raise errors_at("Cluster", (("nodes",), "follows from 'shape'; give one of the two"))
+        return self
+
+    @property
+    def spec(self) -> TopologySpec:
+        """The topology itself: ``load_scenario`` has put it in the place of its name."""
+        assert isinstance(self.topology, TopologySpec), "the topology is a name: load_scenario reads it"
+        return self.topology
+
+
+class Parallel(Frozen):
+    """How the work is spread over the GPUs. Data parallelism takes what the other degrees leave."""
+
+    strategy: Strategy = Field(default="ddp", description="how the replicas of data parallelism share their state")
+    overlap: Literal["bucketed", "per_parameter", "none"] = Field(
+        default="bucketed", description="when gradients are reduced: in buckets, one by one, or after the backward"
+    )
+    bucket_cap: Bytes = Field(
+        default=25 * 2.0**20,
+        description="size at which a gradient bucket closes (PyTorch's bucket_cap_mb)",
+        json_schema_extra={"default": "25 MiB"},
+    )
+    first_bucket: Bytes = Field(
+        default=2.0**20,
+        description="size at which the first bucket closes, smaller so that it starts early",
+        json_schema_extra={"default": "1 MiB"},
+    )
+    gradient_as_bucket_view: bool = Field(
+        default=True, description="whether gradients live in the buckets instead of a copy beside them"
+    )
+    algorithm: Text = Field(
+        default="auto", description="algorithm of the gradients' all-reduce; 'auto' is the fastest on the network"
+    )
+    tp: Degree = Field(default=1, description="tensor parallel degree")
+    pp: Degree = Field(default=1, description="pipeline parallel degree")
+    cp: Degree = Field(default=1, description="context parallel degree")
+    ep: Degree = Field(default=1, description="expert parallel degree")
+
+
+class Train(Frozen):
+    """One optimizer step, as each data-parallel rank sees it."""
+
+    seq_len: Annotated[int, Field(ge=1, le=1_000_000_000)] = Field(
+        default=1, description="tokens in a sequence; only measured layers and image models can do without"
+    )
+    micro_batch: Count = Field(description="sequences of one forward and backward pass on one rank")
+    grad_accumulation: Count = Field(default=1, description="micro-batches added up before the optimizer steps")
+    precision: Precision = Field(default="bf16-mixed", description="types of compute, parameters and gradients")
+    optimizer: Literal["adamw", "adam", "sgd", "sgd-momentum"] = Field(
+        default="adamw", description="optimizer, which decides the bytes of its state"
+    )
+    attention: Literal["flash", "flash-1", "flash-3", "eager"] = Field(
+        default="flash",
+        description="attention kernel: FlashAttention 2 (flash), 1 or 3, or one that keeps its score matrix (eager)",
+    )
+    kernels: Literal["eager", "fused"] = Field(
+        default="eager", description="element-wise work: one kernel per operation (eager), or fused by torch.compile"
+    )
+    recompute: Literal["none", "selective", "full"] = Field(
+        default="none", description="activations dropped in forward and computed again in backward"
+    )
+    mfu: Literal["6N", "6N+attention", "6N-no-embedding+attention"] = Field(
+        default="6N+attention", description="which FLOP count the reported MFU is defined by"
+    )
+
+
+class Limits(Frozen):
+    """What makes the answer 'infeasible'."""
+
+    exposed: ShareOrZero | None = Field(
+        default=None, description="largest share of the step that exposed communication may take"
+    )
+    memory: Share = Field(
+        default=1.0, description="share of the device memory that may be used", json_schema_extra={"default": "100%"}
+    )
+
+
+class Engine(Frozen):
+    """How the simulation runs."""
+
+    fidelity: Literal["auto", "coflow", "message"] = Field(
+        default="auto", description="coflow: ranks folded into classes; message: every rank and every message"
+    )
+
+
+class Collective(Frozen):
+    """One collective operation by itself."""
+
+    op: Op = Field(description="which collective")
+    size: Annotated[BytesOrZero, AfterValidator(_whole_bytes)] = Field(
+        description="bytes of the full buffer, counted as nccl-tests counts them"
+    )
+    algorithm: Text = Field(default="ring", description="name of the algorithm; 'auto' is the fastest")
+    ranks: Count | None = Field(default=None, description="how many GPUs take part; all of the cluster when left out")
+
+
+class Scenario(Frozen):
+    """A cluster, and either ``model`` with ``train`` (``parallel`` defaults to DDP) or a ``collective``."""
+
+    cluster: Cluster = Field(description="the machines and the network between them")
+    model: Model | None = Field(
+        default=None, description="what is trained: {preset: NAME}, {hf: PATH}, {layers: [...]}, or sizes"
+    )
+    parallel: Parallel = Field(default=Parallel(), description="how training is spread over the GPUs")
+    train: Train | None = Field(default=None, description="one optimizer step: {seq_len, micro_batch, ...}")
+    limits: Limits = Field(default=Limits(), description="when the answer counts as infeasible")
+    engine: Engine = Field(default=Engine(), description="how the simulation runs")
+    collective: Collective | None = Field(default=None, description="one collective instead of a training step")
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _asks_one_question(cls, data: Any, handler: ModelWrapValidatorHandler[Scenario]) -> Scenario:
+        """Checks across keys, reported together with the errors inside them."""
+        problems = _question_problems(data) if isinstance(data, dict) else []
+        try:
+            scenario = handler(data)
+        except ValidationError as error:
+            if not problems:
+                raise
+            raise errors_at("Scenario", *problems, also=error) from None
+        if problems:
+            raise errors_at("Scenario", *problems)
+        return scenario
+
+
+def _question_problems(data: dict[str, Any]) -> list[tuple[tuple[str | int, ...], str]]:
+    given = {key for key in ("model", "parallel", "train") if data.get(key) is not None}
+    if data.get("collective") is not None:
+        message = "cannot stand beside 'collective': a scenario holds one collective, or a model and its training"
+        return [((key,), message) for key in ("model", "parallel", "train") if key in given]
+    if not given:
+        if any(key not in Scenario.model_fields and nearest(key, ("collective", "model", "train")) for key in data):
+            return []  # misspelt, which is reported as an unknown key
+        return [((), "needs either 'model' and 'train' (a training step) or 'collective'")]
+    problems: list[tuple[tuple[str | int, ...], str]] = [((key,), "") for key in ("model", "train") if key not in given]
+    train, model = data.get("train"), data.get("model")
+    without_lengths = isinstance(model, LayersModel | PresetModel) or (
+        isinstance(model, dict) and any(form in model for form in ("layers", "preset"))
+    )  # a preset may be a vision model; load asks for the length when it is not
+    has_train = isinstance(train, Train | dict)
+    train_keys = train.model_fields_set if isinstance(train, Train) else train
+    if has_train and "model" in given and not without_lengths and "seq_len" not in (train_keys or ()):
+        problems.append((("train", "seq_len"), ""))
+    return problems

@@ -1,0 +1,66 @@
+"""Where the shipped YAML files are: devices and presets in the package, topologies and scenarios beside it.
+
+In a checkout ``topologies/`` and ``scenarios/`` stand at the top of the repository, for people to read;
+a wheel carries them inside the package (``force-include`` in pyproject.toml).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from simulator.errors import ScenarioError
+from simulator.problems import nearest
+
+Kind = Literal["topology", "device", "preset", "scenario"]
+_PACKAGE = Path(__file__).resolve().parent
+_FOLDERS: dict[Kind, str] = {
+    "topology": "topologies",
+    "device": "devices",
+    "preset": "presets",
+    "scenario": "scenarios",
+}
+_SUFFIXES = (".yaml", ".json")
+
+
+def _folder(kind: Kind) -> Path:
+    inside = _PACKAGE / _FOLDERS[kind]
+    return inside if inside.is_dir() else _PACKAGE.parent / _FOLDERS[kind]
+
+
+def _files(kind: Kind) -> dict[str, Path]:
+    folder = _folder(kind)
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    return {path.stem: path for path in found if path.suffix in _SUFFIXES}
+
+
+def names(kind: Kind) -> tuple[str, ...]:
+    """Names of the shipped files of one kind, sorted."""
+    return tuple(sorted(_files(kind)))
+
+
+def topology_file(name: str) -> Path:
+    """The file of a shipped topology. Raises ScenarioError with the nearest name and all names."""
+    return _file("topology", name)
+
+
+def device_file(name: str) -> Path:
+    """The file of a shipped device profile. Raises ScenarioError with the nearest name and all names."""
+    return _file("device", name)
+
+
+def preset_file(name: str) -> Path:
+    """The file of a shipped model. Raises ScenarioError with the nearest name and all names."""
+    return _file("preset", name)
+
+
+def scenario_file(name: str) -> Path:
+    """The file of a shipped scenario. Raises ScenarioError with the nearest name and all names."""
+    return _file("scenario", name)
+
+
+def _file(kind: Kind, name: str) -> Path:
+    files = _files(kind)
+    if name not in files:
+        raise ScenarioError(f"no {kind} {name!r} is shipped; shipped: {', '.join(files)}{nearest(name, files)}")
+    return files[name]

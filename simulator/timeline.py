@@ -1,0 +1,64 @@
+"""The timeline: what ran where, from when to when, and what the links carried. Frozen; made by the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulator.plan import Plan, Task
+from simulator.schedule import Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """One task on one rank class. alone_s: how long it takes when nothing disturbs it."""
+
+    task: Task
+    ranks: str
+    start_s: float
+    end_s: float
+    alone_s: float
+
+    @property
+    def duration_s(self) -> float:
+        return self.end_s - self.start_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveCost:
+    """What the schedule of a Communicate task moves, per group of its axis.
+
+    latency_s: launch and message latencies, ``alone_s`` minus the time that its bytes need.
+    """
+
+    algorithm: str
+    group_size: int
+    num_steps: int
+    num_messages: int
+    sent_bytes_per_rank: float
+    alone_s: float
+    latency_s: float
+    fidelity: str
+    handed_over: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Timeline:
+    """All spans of a run, in start order (ties: plan order).
+
+    link_names, link_bytes, link_bytes_per_s: (num_links,) names, bytes carried, capacity.
+    events: how many events the engine handled. fidelity: 'coflow' or 'message'.
+    """
+
+    plan: Plan
+    spans: tuple[Span, ...]
+    costs: dict[str, CollectiveCost]
+    end_s: float
+    link_names: tuple[tuple[str, str], ...]
+    link_bytes: Floats
+    link_bytes_per_s: Floats
+    fidelity: str
+    events: int
+
+    def of_class(self, ranks: str) -> tuple[Span, ...]:
+        """Spans of one rank class, in start order."""
+        return tuple(span for span in self.spans if span.ranks == ranks)

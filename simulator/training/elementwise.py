@@ -1,0 +1,124 @@
+"""Memory traffic of what lies between the matrix products, kernel by kernel, in bytes per element.
+
+Two ways to run the same mathematics. ``eager``: PyTorch as Hugging Face and others write models, one kernel per line of
+code, each reading its inputs from memory and writing its result back. ``fused``: what ``torch.compile``, Transformer
+Engine or Apex make of it, each input read once and each result written once.
+
+The counts are ours, from the kernels PyTorch launches: ``LlamaRMSNorm`` in 16 bits casts up (2 + 4), squares (4 + 4),
+averages (4), scales (4 + 4), casts down (4 + 2) and multiplies by the weight (2 + 2), 36 bytes where a fused kernel
+needs 4. Under ``torch.autocast`` the residual stream and the norms are fp32, and every linear layer casts its input.
+
+Symbols: e bytes of an activation in the compute type, r of the residual stream, n linear layers that read the norm.
+Limits: no caches (an input that the second-level cache still holds costs nothing), no Hugging Face ``gelu_new`` (eight
+kernels; we count one GELU kernel, as ``torch.nn.GELU``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulator.training.precision import Precision
+
+KERNELS = ("eager", "fused")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Bytes per element and kernels launched, forward and backward."""
+
+    forward: float
+    backward: float
+    kernels: tuple[int, int]
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            forward=self.forward + other.forward, backward=self.backward + other.backward,
+            kernels=(self.kernels[0] + other.kernels[0], self.kernels[1] + other.kernels[1]),
+        )  # fmt: skip
+
+
+NOTHING = Cost(forward=0.0, backward=0.0, kernels=(0, 0))
+
+
+def stream_bytes(precision: Precision) -> int:
+    """Bytes of an element of the residual stream: fp32 under autocast, whose embedding and norms return fp32."""
+    return 4 if precision.cached_weight_bytes else precision.compute_bytes
+
+
+def norm(precision: Precision, *, rms: bool, readers: int, residual: bool, fused: bool) -> Cost:
+    """A norm of the residual stream and, if ``residual``, the addition before it; ``readers`` linear layers follow.
+
+    Fused: read r, write e; backward reads each reader's gradient, the input, and writes one gradient.
+    """
+    e, r = precision.compute_bytes, stream_bytes(precision)
+    autocast = r > e
+    if fused:
+        add = Cost(forward=e + r, backward=r + (e if autocast else 0), kernels=(0, 0)) if residual else NOTHING
+        return Cost(forward=r + e, backward=readers * e + 2 * r, kernels=(1, 2)) + add
+    own = _rms_norm(r) if rms else Cost(forward=2.0 * r, backward=5.0 * r, kernels=(1, 2))
+    gather = Cost(forward=0.0, backward=3.0 * r * (readers - 1), kernels=(0, readers - 1))
+    casts = _cast(r, e, readers) if autocast else NOTHING
+    return own + gather + casts + (_residual(e, r) if residual else NOTHING)
+
+
+def _rms_norm(size: int) -> Cost:
+    """``LlamaRMSNorm`` on elements of ``size`` bytes.
+
+    Forward in fp32: square 8, mean 4, scale 8, weight 2 x size; 16 bits add a cast each way. Backward: gradients of
+    weight (read 2, write 1, sum) and of its input (2), of the scale (12 + 4), of the input by it (8), of mean and
+    square (4 + 8 + 12), and their sum (12).
+    """
+    casts = 0 if size == 4 else 6
+    return Cost(
+        forward=20.0 + 2 * size + 2 * casts, backward=60.0 + 6 * size + 2 * casts,
+        kernels=(6, 11) if size == 4 else (8, 13),
+    )  # fmt: skip
+
+
+def _cast(wide: int, narrow: int, count: int) -> Cost:
+    return Cost(forward=float(count * (wide + narrow)), backward=float(count * (wide + narrow)), kernels=(count, count))
+
+
+def _residual(e: int, r: int) -> Cost:
+    """Forward: read both, write one. Backward: the two gradients of the stream are added (and cast for the branch)."""
+    cast = r + e if r > e else 0
+    return Cost(forward=2.0 * r + e, backward=3.0 * r + cast, kernels=(1, 1 + bool(cast)))
+
+
+def rotary(precision: Precision, *, qk_norm: bool, fused: bool) -> Cost:
+    """Per element of q and k: two products, a rotated copy (negate half, concatenate), a sum; norms of q and k."""
+    e = precision.compute_bytes
+    if fused:
+        return Cost(forward=2.0 * e, backward=(3.0 if qk_norm else 2.0) * e, kernels=(1, 1))
+    turn = Cost(forward=10.0 * e, backward=10.0 * e, kernels=(10, 10))
+    if not qk_norm:
+        return turn
+    one = _rms_norm(e)
+    return turn + Cost(forward=one.forward, backward=one.backward, kernels=(2 * one.kernels[0], 2 * one.kernels[1]))
+
+
+def activation(precision: Precision, *, gated: bool, fused: bool) -> Cost:
+    """SwiGLU: ``silu`` then a product, five passes forward and nine backward, fused three and six. GELU: two, three."""
+    e = precision.compute_bytes
+    if not gated:
+        return Cost(forward=2.0 * e, backward=3.0 * e, kernels=(1, 1))
+    if fused:
+        return Cost(forward=3.0 * e, backward=6.0 * e, kernels=(1, 1))
+    return Cost(forward=5.0 * e, backward=9.0 * e, kernels=(2, 3))
+
+
+def dropout(precision: Precision, *, fused: bool) -> Cost:
+    """Read, write, and a mask of one byte; fused, only the mask."""
+    bytes_each = 1.0 if fused else 2.0 * precision.compute_bytes + 1
+    return Cost(forward=bytes_each, backward=bytes_each, kernels=(0, 0) if fused else (1, 1))
+
+
+def cross_entropy(precision: Precision, *, fused: bool) -> Cost:
+    """Per logit. Eager: upcast (2 + 4), log-softmax (4 + 4); backward zeroes the gradient (4), log-softmax (4 + 4 + 4),
+    downcast (4 + 2). Fused: the logits are read twice forward, and read and overwritten backward.
+    """
+    e = precision.compute_bytes
+    if fused:
+        return Cost(forward=2.0 * e, backward=2.0 * e, kernels=(2, 1))
+    cast = 4 + e if e < 4 else 0
+    return Cost(forward=8.0 + cast, backward=16.0 + cast, kernels=(3, 4))

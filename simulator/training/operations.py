@@ -1,0 +1,115 @@
+"""A model as the ordered list of things one rank's compute stream runs: the nouns every strategy works on.
+
+FLOP counts are what the kernels execute (a multiply-add is two), so that dividing by a rate gives a time:
+``2 m n k`` per matrix product, backward twice that, and for fused causal attention only the half of the score matrix
+that is computed. What a *report* calls model FLOP is another convention, kept apart in ``training.flop``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterTensor:
+    """One trainable tensor: its name as the framework registers it and its number of elements."""
+
+    name: str
+    numel: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One thing a compute stream runs, for one micro-batch on one rank.
+
+    ``parameters`` are in registration order; their gradients are ready when this operation's backward ends.
+    ``gemm`` lists ``(m, n, k)`` of each forward matrix product: an ``m x k`` input times a ``k x n`` weight; backward
+    runs ``(m, k, n)`` and ``(n, k, m)`` for each. ``forward_bytes`` is memory traffic of the main kernels, which
+    overlaps their arithmetic; ``elementwise_*_bytes`` is traffic of further kernels that run after it (casts of
+    weights, eager softmax). ``*_kernels`` is how many kernels are launched. ``forward_s`` and ``backward_s``, when
+    given, are measured times and replace the roofline. ``saved_bytes`` stays allocated until backward. ``attention``
+    names the fused kernel of an attention operation. ``replayed`` are operations whose forward is run again just before
+    this one's backward (activation checkpointing); ``backward_flop`` does not count it.
+    """
+
+    name: str
+    layer: str
+    kind: str
+    parameters: tuple[ParameterTensor, ...] = ()
+    forward_flop: float = 0.0
+    backward_flop: float = 0.0
+    gemm: tuple[tuple[int, int, int], ...] = ()
+    forward_bytes: float = 0.0
+    backward_bytes: float = 0.0
+    elementwise_forward_bytes: float = 0.0
+    elementwise_backward_bytes: float = 0.0
+    forward_kernels: int = 1
+    backward_kernels: int = 2
+    forward_s: float | None = None
+    backward_s: float | None = None
+    saved_bytes: float = 0.0
+    head_dim: int = 0
+    seq_len: int = 0
+    attention: str = "flash"
+    replayed: tuple[Operation, ...] = ()
+
+
+KINDS = ("gemm", "attention", "elementwise", "embedding", "loss", "measured")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingModel:
+    """One rank's whole model for one micro-batch.
+
+    ``operations`` are in forward order; backward runs them in reverse. ``parameters`` are all tensors in the order the
+    framework registers them, each once. ``tied`` pairs an operation that uses a tensor it does not own with that
+    tensor's name: a tied output head has no parameters of its own, so the shared gradient is ready only when the
+    embedding's backward, the last of all, ends. ``loss_gradient_bytes`` is the transient gradient of the logits, alive
+    at the start of backward when all activations are too; ``replayed_bytes`` the activations of one block while it is
+    run again (0 without recomputation). ``buffer_bytes`` is what DDP broadcasts before each forward.
+    """
+
+    name: str
+    operations: tuple[Operation, ...]
+    parameters: tuple[ParameterTensor, ...]
+    tied: tuple[tuple[str, str], ...] = ()
+    num_parameters: int
+    num_embedding_parameters: int = 0
+    num_layers: int
+    hidden_size: int = 0
+    attention_size: int = 0
+    seq_len: int = 1
+    micro_batch: int = 1
+    loss_gradient_bytes: float = 0.0
+    replayed_bytes: float = 0.0
+    buffer_bytes: float = 0.0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens (or samples, when a sample is no sequence) in one micro-batch of one rank."""
+        return self.seq_len * self.micro_batch
+
+    @property
+    def forward_flop(self) -> float:
+        """FLOP the forward kernels of one micro-batch execute."""
+        return sum(operation.forward_flop for operation in self.operations)
+
+    @property
+    def backward_flop(self) -> float:
+        """FLOP the backward kernels of one micro-batch execute."""
+        return sum(operation.backward_flop for operation in self.operations)
+
+    @property
+    def replayed_flop(self) -> float:
+        """FLOP of forward work done a second time, when activations are recomputed."""
+        return sum(again.forward_flop for operation in self.operations for again in operation.replayed)
+
+    @property
+    def saved_bytes(self) -> float:
+        """Activations alive when the forward pass of one micro-batch ends."""
+        return sum(operation.saved_bytes for operation in self.operations)
+
+
+def num_elements(parameters: tuple[ParameterTensor, ...]) -> int:
+    """Total number of elements."""
+    return sum(tensor.numel for tensor in parameters)

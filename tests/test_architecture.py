@@ -1,0 +1,268 @@
+"""The blocks of the package, bottom first, and the imports allowed between them: anything else fails here.
+
+To add a module, put its name into a block, or add a block where it belongs; to add an arrow, ask first whether the
+thing imported should stand lower. Nouns cross borders, verbs do not.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "simulator"
+MOST_LINES_OF_A_MODULE = 300
+MOST_LINES_OF_A_FUNCTION = 60
+
+
+class Block:
+    """Modules (a folder's name stands for all in it), blocks that they may import besides their own, third parties."""
+
+    def __init__(self, modules: str, blocks: str = "", packages: str = "") -> None:
+        self.modules, self.blocks, self.packages = modules.split(), blocks.split(), packages.split()
+
+
+#: Bottom first. A block imports only from blocks above it in this list.
+BLOCKS = {
+    # words and units
+    "errors": Block("errors"),
+    "units": Block("units", "errors"),
+    "problems": Block("problems"),
+    "fields": Block("fields", "errors units", "pydantic pydantic_core"),
+    "spans": Block("spans_of_values", "errors units"),
+    # strict text -> plain values
+    "yaml": Block(
+        "text_file yaml_scalars yaml_document validation_errors yaml_source overrides", "errors problems",
+        "pydantic yaml",
+    ),
+    # input nouns: frozen, no I/O
+    "machines": Block("device topology", "errors fields", "pydantic"),
+    "question": Block("preset model_spec scenario", "errors fields problems machines", "pydantic"),
+    "schema": Block("schema", "machines question", "pydantic"),
+    # files -> input nouns
+    "load": Block("shipped load", "errors problems yaml machines question"),
+    # nouns between the verbs: they know no input and no engine
+    "nouns": Block("schedule plan timeline", "errors", "numpy"),
+    # topology -> graph; no time, no collectives
+    "network": Block("network", "errors problems machines", "networkx numpy"),
+    # integers -> schedule; no network, no YAML, no clock
+    "collectives": Block("collectives", "errors problems nouns", "numpy"),
+    # (plan or schedule, network) -> times; the only importer of simpy
+    "engine": Block("engine", "errors nouns network collectives", "numpy simpy"),
+    # model and strategy -> tasks; no network, no engine
+    "training": Block("training", "errors problems machines question nouns load yaml"),
+    # a planned step and a timed collective, as nouns for the report
+    "results": Block("job rows", "machines question nouns training"),
+    # scenario -> plan
+    "planner": Block("planner", "errors problems machines question nouns network collectives training results"),
+    # collectives over sizes and algorithms -> rows
+    "timing": Block("collective_rows", "nouns network collectives engine results", "numpy"),
+    # values -> numbers, text, JSON, pictures
+    "report": Block(
+        "report", "errors units machines question nouns network collectives training results",
+        "numpy rich matplotlib",
+    ),
+    # the five calls in one place
+    "answer": Block("answer", "machines question nouns network engine results planner report"),
+    "sweeps": Block("sweeps", "errors yaml machines question load timing results report answer"),
+    # the command line
+    "commands": Block(
+        "commands",
+        "errors problems units spans yaml machines question schema load network collectives engine results timing"
+        " report answer sweeps",
+        "click rich",
+    ),
+    "cli": Block("cli __main__", "errors", "click"),
+}  # fmt: skip
+
+#: Modules that single packages are kept to, beyond their block.
+ONLY_IN = {
+    "yaml": {"yaml_document"},
+    "matplotlib": {"report.rows_plot"},
+    "networkx": {"network.graph", "network.tiers"},
+}
+#: Standard modules that would make a result depend on more than its input, and who may use them.
+IMPURE = {
+    "time": {"commands", "sweeps"}, "datetime": set(), "secrets": set(), "uuid": set(), "socket": set(),
+    "random": {"sweeps"}, "subprocess": set(), "threading": {"sweeps"}, "multiprocessing": {"sweeps"},
+    "concurrent": {"sweeps"},
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A parsed file. ``name`` is without the leading ``simulator.``; ``own`` and ``foreign`` are what it imports."""
+
+    name: str
+    path: Path
+    tree: ast.Module
+    own: frozenset[str]
+    foreign: frozenset[str]
+
+
+def _name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _imported(node: ast.AST, names: frozenset[str]) -> Iterator[str]:
+    """Dotted names that one statement imports; of ``from package import module`` the module."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    if isinstance(node, ast.ImportFrom):
+        assert not node.level, "relative import"
+        for alias in node.names:
+            inner = f"{node.module}.{alias.name}"
+            yield inner if inner.removeprefix("simulator.") in names else str(node.module)
+
+
+@cache
+def modules() -> dict[str, Module]:
+    paths = {_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+    return {name: _module(name, path, frozenset(paths)) for name, path in paths.items() if name}
+
+
+def _module(name: str, path: Path, names: frozenset[str]) -> Module:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found = {dotted for node in ast.walk(tree) for dotted in _imported(node, names)}
+    own = {dotted.removeprefix("simulator.") for dotted in found if dotted.startswith("simulator.")}
+    foreign = {dotted.partition(".")[0] for dotted in found} - {"simulator"}
+    return Module(name, path, tree, frozenset(own), frozenset(foreign))
+
+
+def block_of(name: str) -> str | None:
+    homes = [
+        block for block, content in BLOCKS.items()
+        if any(name == module or name.startswith(f"{module}.") for module in content.modules)
+    ]  # fmt: skip
+    assert len(homes) < 2, f"{name} is in {homes}"
+    return homes[0] if homes else None
+
+
+NAMES = sorted(modules())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_module_imports_only_from_the_blocks_that_its_own_may_see(name: str) -> None:
+    block = block_of(name)
+    assert block, f"simulator.{name} is in no block: add it to BLOCKS, as low as it can be"
+    allowed = {block, *BLOCKS[block].blocks}
+    wrong = {other: home for other in modules()[name].own if (home := block_of(other)) not in allowed}
+    assert not wrong, f"{name} ({block}) imports {wrong}; allowed: {sorted(allowed)}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_module_uses_only_the_packages_of_its_block(name: str) -> None:
+    block = block_of(name)
+    assert block
+    third_party = {package for other in BLOCKS.values() for package in other.packages}
+    for package in modules()[name].foreign & third_party:
+        assert package in BLOCKS[block].packages, f"{package} in {name} ({block})"
+        assert name in ONLY_IN.get(package, {name}), f"{package} belongs to {ONLY_IN[package]}, not to {name}"
+    for package in modules()[name].foreign & set(IMPURE):
+        assert block in IMPURE[package], f"{package} in {name}: results depend on nothing but the input"
+
+
+def test_every_arrow_between_blocks_points_down() -> None:
+    order = list(BLOCKS)
+    up = [
+        (block, other) for block in order for other in BLOCKS[block].blocks if order.index(other) >= order.index(block)
+    ]
+    assert not up
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    TopologicalSorter({name: module.own for name, module in modules().items()}).prepare()  # raises CycleError
+
+
+def test_simpy_stays_in_the_engine() -> None:
+    assert {block_of(name) for name, module in modules().items() if "simpy" in module.foreign} == {"engine"}
+
+
+@pytest.mark.parametrize(
+    ("block", "never"),
+    [
+        ("collectives", {"network", "machines", "question", "load", "yaml", "engine"}),
+        ("network", {"question", "collectives", "engine", "nouns", "training"}),
+        ("engine", {"question", "load", "yaml", "training", "report"}),
+        ("training", {"network", "engine", "report"}),
+        ("report", {"engine", "planner", "timing"}),
+    ],
+)
+def test_what_the_design_keeps_apart_stays_apart_through_others_too(block: str, never: set[str]) -> None:
+    for name in NAMES:
+        if block_of(name) == block:
+            assert not {other for other in _reached(name) if block_of(other) in never}, name
+
+
+def _reached(name: str) -> set[str]:
+    """Modules that importing ``name`` imports, directly and through others."""
+    seen: set[str] = set()
+    todo = [name]
+    while todo:
+        more = modules()[todo.pop()].own - seen
+        seen |= more
+        todo += more
+    return seen
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_own_modules_are_imported_at_the_top(name: str) -> None:
+    inside = [
+        dotted
+        for function in ast.walk(modules()[name].tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+        for dotted in _imported(node, frozenset(modules()))
+        if dotted.startswith("simulator")
+    ]
+    assert not inside
+
+
+def test_only_the_command_line_imports_by_name() -> None:
+    by_name = {
+        name
+        for name, module in modules().items()
+        if "importlib" in module.foreign or "__import__" in ast.dump(module.tree)
+    }
+    assert by_name == {"cli"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_module_and_functions_are_short_enough_to_read(name: str) -> None:
+    module = modules()[name]
+    assert len(module.path.read_text(encoding="utf-8").splitlines()) <= MOST_LINES_OF_A_MODULE
+    long = {
+        node.name: (node.end_lineno or 0) - node.lineno + 1
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.FunctionDef) and (node.end_lineno or 0) - node.lineno + 1 > MOST_LINES_OF_A_FUNCTION
+    }
+    assert not long
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_everything_public_has_a_docstring(name: str) -> None:
+    tree = modules()[name].tree
+    assert ast.get_docstring(tree), f"simulator.{name} says nothing about itself"
+    nodes = [n for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef) and not n.name.startswith("_")]
+    silent = [node.name for node in nodes if not ast.get_docstring(node)]
+    assert not silent
+
+
+def test_no_catch_all_modules() -> None:
+    names = {part for name in NAMES for part in name.split(".")}
+    assert not names & {"utils", "util", "common", "base", "core", "types", "helpers", "misc"}
+
+
+def test_every_path_that_the_readme_names_exists() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"(?:simulator|tests|scenarios|topologies|schemas)/[\w./-]*\w", text))
+    missing = sorted(path for path in named if not (ROOT / path).exists() and "NAME" not in path)
+    assert not missing
