@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from simulator.engine.coflow import CoflowMaker
 from simulator.engine.run import simulate
+from simulator.errors import NetworkError
 from simulator.job import Job
 from simulator.network.builders import build_network
 from simulator.network.graph import Network
@@ -27,11 +28,14 @@ class StepAnswer:
 
 
 def cluster_network(scenario: Scenario) -> Network:
-    """The scenario's cluster as a network, sized as the scenario says."""
+    """The scenario's cluster as a network, sized as the scenario says. Raises NetworkError naming the key."""
     cluster = scenario.cluster
-    return build_network(
-        cluster.spec, nodes=cluster.nodes, gpus_per_node=cluster.gpus_per_node, shape=cluster.shape
-    )  # fmt: skip
+    try:
+        return build_network(
+            cluster.spec, nodes=cluster.nodes, gpus_per_node=cluster.gpus_per_node, shape=cluster.shape
+        )  # fmt: skip
+    except NetworkError as error:
+        raise NetworkError(f"cluster.{error}") from None
 
 
 def answer_step(scenario: Scenario) -> StepAnswer:

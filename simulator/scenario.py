@@ -185,7 +185,7 @@ class Collective(Frozen):
     size: Annotated[BytesOrZero, AfterValidator(_whole_bytes)] = Field(
         description="bytes of the full buffer, counted as nccl-tests counts them"
     )
-    algorithm: Text = Field(default="ring", description="name of the algorithm; 'auto' is the fastest")
+    algorithm: Text = Field(default="auto", description="name of the algorithm; 'auto' is the fastest that fits")
     ranks: Count | None = Field(default=None, description="how many GPUs take part; all of the cluster when left out")
 
 

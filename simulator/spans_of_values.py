@@ -19,22 +19,25 @@ def rank_counts(text: str, flag: str) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
     if "..." in parts:
         parts = [str(value) for value in _continued(parts, text, flag)]
-    values = []
-    for part in parts:
-        if not re.fullmatch(r"\d{1,7}", part) or not 1 <= int(part) <= MAX_RANKS:
-            raise ScenarioError(
-                f"{flag}: '{part}' is no number of ranks; expected whole numbers from 1 to {MAX_RANKS:,} such as "
-                "8, 2,4,8 or 2,4,...,4096"
-            )
-        values.append(int(part))
-    return list(dict.fromkeys(values))
+    return list(dict.fromkeys(_rank_count(part, flag) for part in parts))
+
+
+def _rank_count(part: str, flag: str) -> int:
+    if not re.fullmatch(r"\d{1,7}", part) or not 1 <= int(part) <= MAX_RANKS:
+        raise ScenarioError(
+            f"{flag}: '{part}' is no number of ranks; expected whole numbers from 1 to {MAX_RANKS:,} such as "
+            "8, 2,4,8 or 2,4,...,4096"
+        )
+    return int(part)
 
 
 def _continued(parts: list[str], text: str, flag: str) -> list[int]:
     place = parts.index("...")
     known = parts[:place]
     ends = parts[place + 1 :]
-    if len(known) < 2 or len(ends) != 1 or not all(re.fullmatch(r"\d{1,7}", p) for p in known + ends):
+    for part in known + ends:
+        _rank_count(part, flag)
+    if len(known) < 2 or len(ends) != 1:
         raise ScenarioError(f"{flag}: '{text}': '...' goes between two starting values and the last: 2,4,...,4096")
     first, second, last = int(known[-2]), int(known[-1]), int(ends[0])
     values = [int(p) for p in known]
@@ -80,6 +83,8 @@ def sizes_between(smallest: str, largest: str, factor: float) -> list[float]:
 
 
 def _size(text: str, flag: str) -> float:
+    if text.strip().startswith("-"):
+        raise ScenarioError(f"{flag}: '{text}': a size must be zero or more")
     try:
         size = parse_message_size(text)
     except UnitError as error:

@@ -79,9 +79,7 @@ def test_simulated_times_equal_the_closed_form(op: str, algorithm: str, fidelity
 
 @pytest.mark.parametrize("fidelity", ["vector", "message"])
 @pytest.mark.parametrize(("op", "algorithm"), sorted(POWER_OF_TWO_FORMS))
-def test_recursive_algorithms_equal_their_closed_form_on_powers_of_two(
-    op: str, algorithm: str, fidelity: str
-) -> None:
+def test_recursive_algorithms_equal_their_closed_form_on_powers_of_two(op: str, algorithm: str, fidelity: str) -> None:
     for p in (2, 4, 8, 16, 32):
         for size in (0.0, 32.0, 3.2e6):
             expected = POWER_OF_TWO_FORMS[op, algorithm](p, size, ALPHA_S, BETA_BYTES_PER_S)
@@ -208,6 +206,12 @@ def test_a_time_below_the_bound_is_an_internal_error(op: str, algorithm: str) ->
     hold_to_bounds(schedule, wires, floor)
     with pytest.raises(InternalError, match=f"{op}/{algorithm} on 8 ranks, 8000000 B: .* below the physical bound"):
         hold_to_bounds(schedule, wires, floor * (1 - 1e-6))
+
+
+def test_a_time_that_is_no_number_is_an_internal_error() -> None:
+    schedule = make_schedule("all_reduce", "ring", Layout(num_ranks=4), 1e6)
+    with pytest.raises(InternalError, match="nan s is below"):
+        simulate_collective(schedule, wired(uniform(4)), starts_s=np.full(4, np.nan), fidelity="vector")
 
 
 def test_a_direct_all_reduce_that_forgets_the_nic_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import csv
+import inspect
 import io
 import json
 import os
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from command_line import ROOT, Result, plain_environment, python, simulator
+from pytest_benchmark.fixture import BenchmarkFixture
 
 from simulator import __version__
-from simulator.cli import COMMANDS
+from simulator.cli import COMMANDS, collective
+from simulator.cli import schema as schema_command
+from simulator.cli.implementation import implementation
+from simulator.collectives import ALGORITHMS, AUTO, OPERATIONS
+from simulator.engine.collective import FIDELITIES
 from simulator.errors import DeadlockError, InternalError
 from simulator.schema import SCHEMAS
 
@@ -165,6 +170,8 @@ BAD_ARGUMENTS: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("run", COLLECTIVE, "collective.ranks=65"), ("collective.ranks", "64")),
     (("run", COLLECTIVE, "collective.size=1.5 B"), ("collective.size", "whole number")),
     (("collective", "all_redux"), ("did you mean 'all_reduce'",)),
+    (("collective", "all_redux", "--algo", "all"), ("did you mean 'all_reduce'",)),
+    (("collective", "all_redux", "--algo", "ring"), ("did you mean 'all_reduce'",)),
     (("collective", "all_reduce", "--algo", "rign"), ("did you mean 'ring'",)),
     (("collective", "all_reduce", "--algo", ""), ("--algo",)),
     (("collective", "all_to_all", "--algo", "ring"), ("ring", "pairwise")),
@@ -375,10 +382,26 @@ def test_version_and_module_and_command_are_the_same_program() -> None:
 
 def test_help_names_every_command_and_every_command_has_help() -> None:
     out = simulator("--help").out
-    for name, summary in COMMANDS.items():
+    for name, command in COMMANDS.items():
         assert name in out
-        assert summary.split()[0] in out
+        assert command.short_help
+        assert command.short_help.split()[0] in out
         assert "Usage: simulator " + name in simulator(name, "--help").out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_what_a_command_accepts_is_what_its_implementation_takes(name: str) -> None:
+    taken = inspect.signature(implementation(name)).parameters
+    assert [parameter.name for parameter in COMMANDS[name].params] == list(taken)
+
+
+def test_names_that_help_and_choices_spell_out_are_those_of_the_tables() -> None:
+    assert collective.OPERATIONS == OPERATIONS
+    assert tuple(dict.fromkeys(name for _, name in ALGORITHMS)) == collective.ALGORITHMS
+    assert collective.FIDELITIES == FIDELITIES
+    assert tuple(sorted(SCHEMAS)) == schema_command.KINDS
+    (algo,) = (parameter for parameter in collective.collective.params if parameter.name == "algo")
+    assert algo.default == AUTO
 
 
 def test_no_colour_code_without_a_terminal_and_none_with_no_color() -> None:
@@ -399,11 +422,35 @@ print(*sorted({name.partition(".")[0] for name in sys.modules}), file=sys.stderr
 """
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("frobnicate",)])
-def test_help_imports_nothing_heavy(arguments: tuple[str, ...]) -> None:
-    imported = set(python("-c", PRINT_MODULES, *arguments).err.split())
+LIGHT: list[tuple[str, ...]] = [
+    ("--help",), ("--version",), ("frobnicate",),
+    *((name, "--help") for name in COMMANDS),
+    ("run",), ("collective", "all_reduce", "--fidelity", "x"), ("sweep", SMALL), ("topology", "--nodes", "x"),
+    ("demo", "extra"), ("schema", "nope"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", LIGHT, ids=" ".join)
+def test_help_and_wrong_usage_import_nothing_heavy(arguments: tuple[str, ...]) -> None:
+    imported = set(python("-c", PRINT_MODULES, *arguments).err.splitlines()[-1].split())
     assert "click" in imported
     assert not imported & HEAVY
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("simulator ", list(COMMANDS)),
+        ("simulator sweep s.yaml --ret", ["--retry-failed"]),
+        ("simulator collective all_reduce --fidelity l", ["lockstep"]),
+        ("simulator schema ", sorted(SCHEMAS)),
+    ],
+)
+def test_shell_completes_without_importing_anything_heavy(words: str, offered: list[str]) -> None:
+    asked = {"_SIMULATOR_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    result = python("-c", PRINT_MODULES, environment=asked)
+    assert result.out.split() == [f"plain,{word}" for word in offered]
+    assert not set(result.err.split()) & HEAVY
 
 
 def test_run_imports_no_plotting() -> None:
@@ -460,11 +507,11 @@ def children_cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-@pytest.mark.benchmark(timer=children_cpu_s, min_rounds=10)
-def test_help_takes_little_cpu(benchmark: Callable[..., Result]) -> None:
-    assert benchmark(python, "-m", "simulator", "--help").code == 0
+@pytest.mark.benchmark(timer=children_cpu_s)
+@pytest.mark.parametrize("command", [(), *((name,) for name in COMMANDS)], ids=" ".join)
+def test_help_takes_little_cpu(command: tuple[str, ...], benchmark: BenchmarkFixture) -> None:
+    assert benchmark.pedantic(python, args=("-m", "simulator", *command, "--help"), rounds=10).code == 0
 
 
-@pytest.mark.benchmark(min_rounds=3)
-def test_demo_answers_at_once(benchmark: Callable[..., Result]) -> None:
-    assert benchmark(python, "-m", "simulator", "demo").code == 0
+def test_demo_answers_at_once(benchmark: BenchmarkFixture) -> None:
+    assert benchmark.pedantic(python, args=("-m", "simulator", "demo"), rounds=3).code == 0

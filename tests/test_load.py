@@ -60,7 +60,7 @@ def test_a_collective_needs_no_model(tmp_path: Path) -> None:
     path = write(tmp_path, "cluster: {topology: uniform}\ncollective: {op: all_reduce, size: 1.1 MB, ranks: 4}\n")
     collective = load_scenario(path).collective
     assert collective is not None
-    assert (collective.op, collective.size, collective.algorithm, collective.ranks) == ("all_reduce", 1.1e6, "ring", 4)
+    assert (collective.op, collective.size, collective.algorithm, collective.ranks) == ("all_reduce", 1.1e6, "auto", 4)
 
 
 @pytest.mark.parametrize("name", shipped.names("topology"))

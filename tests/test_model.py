@@ -7,10 +7,11 @@ from published import PARAMETERS, RESNET18_GMAC, YEARS_FOR_405B
 
 from simulator import shipped
 from simulator.errors import ScenarioError
+from simulator.load import load_preset
 from simulator.model_spec import ArchitectureModel, LayersModel, MeasuredLayer, PresetModel
 from simulator.training.flop import CONVENTIONS, model_flop_per_token, training_flop, training_time_s
 from simulator.training.operations import KINDS, TrainingModel, num_elements
-from simulator.training.presets import build_model, load_preset, model_precision
+from simulator.training.presets import build_model, model_precision
 
 YEAR_S = 365.25 * 86400
 

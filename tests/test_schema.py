@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from simulator import shipped
-from simulator.commands.schema import schema
+from simulator.cli.schema import schema
 from simulator.schema import SCHEMAS
 from simulator.yaml_source import parse, read
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import ALPHA_S, BETA_BYTES_PER_S, graph, shipped, uniform
 
+from simulator.engine.coflow import CoflowMaker
 from simulator.engine.run import simulate
 from simulator.errors import DeadlockError, UnsupportedError
 from simulator.network.graph import Network
@@ -24,8 +25,8 @@ ONE = {"all": (0, 1, 2, 3)}
 TWO = {"left": (0, 1), "right": (2, 3)}
 
 
-def compute(name: str, seconds: float, ranks: str = "all", after: tuple[str, ...] = ()) -> Compute:
-    return Compute(name=name, kind="forward", classes=(ranks,), seconds=seconds, after=after)
+def compute(name: str, seconds: float, *classes: str, after: tuple[str, ...] = ()) -> Compute:
+    return Compute(name=name, kind="forward", classes=classes or ("all",), seconds=seconds, after=after)
 
 
 def collective(
@@ -118,6 +119,13 @@ def test_a_collective_alone_takes_what_its_schedule_takes() -> None:
     np.testing.assert_allclose(timeline.link_bytes, 2 * 7 / 8 * 1e8)
 
 
+def test_collectives_of_other_sizes_share_the_patterns_of_the_first_and_so_their_routes() -> None:
+    maker = CoflowMaker(uniform(8))
+    small, large = (maker.schedule("all_gather", "ring", size, tuple(range(8))) for size in (1001.0, 1e8))
+    assert small.phases is large.phases
+    assert (small.size_bytes, small.padding_bytes, large.size_bytes) == (1001.0, 7.0, 1e8)
+
+
 PAIRS = {"x": ((0, 1),), "y": ((0, 1),)}
 PAIR = {"all": (0, 1)}
 
@@ -159,6 +167,18 @@ def test_three_collectives_share_max_min_not_by_their_number() -> None:
     assert ends == {"x": pytest.approx(58.0), "z": pytest.approx(58.0), "y": pytest.approx(62.0)}
 
 
+def test_what_three_collectives_leave_on_a_link_a_fourth_takes() -> None:
+    """a, b, c all cross rank 0's link: a third each. d is on ranks 1 and 2, where a and b leave it two thirds."""
+    pairs = {"a": (0, 1), "b": (0, 2), "c": (0, 3), "d": (1, 2)}
+    each = {f"r{rank}": (rank,) for rank in range(4)}
+    tasks = [
+        collective(name, 24.0 if name == "d" else 12.0, axis=name, classes=tuple(f"r{rank}" for rank in pair))
+        for name, pair in pairs.items()
+    ]
+    timeline = simulate(plan(*tasks, classes=each, axes={name: (pair,) for name, pair in pairs.items()}), SLOW)
+    assert {span.task.name: span.end_s for span in timeline.spans} == dict.fromkeys("abcd", pytest.approx(2 + 36.0))
+
+
 def test_groups_of_one_axis_that_cross_one_uplink_share_it() -> None:
     """0-2 and 1-3 both cross the uplink: twice the time of one group, in both fidelities."""
     network = graph([
@@ -173,14 +193,19 @@ def test_groups_of_one_axis_that_cross_one_uplink_share_it() -> None:
 
 
 def test_a_collective_starts_when_its_last_rank_class_arrives() -> None:
+    """'ready' ends at 1 s on the left and at 7 s on the right: the left waits in the collective."""
     tasks = (
         compute("quick", 1.0, "left"),
         compute("slow", 7.0, "right"),
-        collective("x", 8.0, classes=("left", "right"), after=("quick", "slow")),
+        compute("ready", 0.0, "left", "right"),
+        collective("x", 8.0, classes=("left", "right"), after=("ready",)),
     )
     for fidelity in FIDELITIES:
         timeline = simulate(plan(*tasks, classes=TWO), SLOW, fidelity=fidelity)
-        assert timeline.end_s == pytest.approx(7 + ring_s(8.0), rel=1e-12)
+        joined = {span.ranks: (span.start_s, span.end_s) for span in timeline.spans if span.task.name == "x"}
+        left, right = ("left", "right") if fidelity == "coflow" else ("rank 0", "rank 2")
+        assert joined[left] == pytest.approx((1.0, 7 + ring_s(8.0)), rel=1e-12)
+        assert joined[right] == pytest.approx((7.0, 7 + ring_s(8.0)), rel=1e-12)
 
 
 # ---------------------------------------------------------------------------------------------- slowed compute
@@ -220,14 +245,15 @@ def test_compute_of_ranks_outside_the_collective_keeps_its_speed() -> None:
 
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
-    """Computes on either class and collectives of both on one communicator, with waits on anything before."""
+    """Computes on one or both classes and collectives of both on one communicator, with waits on anything before."""
     tasks: list[Task] = []
     for number in range(draw(st.integers(1, 7))):
         names = [task.name for task in tasks]
         after = tuple(draw(st.lists(st.sampled_from(names), max_size=2, unique=True))) if names else ()
         if draw(st.booleans()):
             seconds = draw(st.sampled_from([0.0, 0.5, 3.0, 10.0]))
-            tasks.append(compute(f"t{number}", seconds, draw(st.sampled_from(list(TWO))), after))
+            classes = draw(st.sampled_from([("left",), ("right",), ("left", "right")]))
+            tasks.append(compute(f"t{number}", seconds, *classes, after=after))
         else:
             size = draw(st.sampled_from([0.0, 4.0, 40.0]))
             tasks.append(collective(f"t{number}", size, classes=("left", "right"), after=after))

@@ -13,7 +13,7 @@ from sweep_rows import SHIPPED, STEP, expected, lines, plain
 
 from simulator import __version__
 from simulator.answer import answer_step
-from simulator.commands.sweep import sweep as command
+from simulator.cli.sweep import sweep as command
 from simulator.errors import ScenarioError
 from simulator.load import load_scenario
 from simulator.report.sweep_text import MOST_ROWS, best_row, sweep_text
@@ -123,6 +123,9 @@ def test_nothing_is_simulated_twice_and_stderr_has_one_line_at_the_start_and_one
     assert Path("s.sweep.jsonl").read_bytes() == before
     assert again.stdout == first.stdout
     assert "0 of 2 points left" in again.stderr
+    run(scenario, "cluster.nodes=1", "parallel.overlap=none", "--out", "two.jsonl")
+    turned = run(scenario, "parallel.overlap=none", "cluster.nodes=1", "--out", "two.jsonl")
+    assert "0 of 1 points left" in turned.stderr
     more = run(scenario, "cluster.nodes=1,2,3")
     assert "1 of 3 points left" in more.stderr
     assert Path("s.sweep.jsonl").read_bytes().startswith(before)
@@ -145,6 +148,7 @@ def test_a_bad_base_scenario_or_a_bad_argument_is_the_usual_error_and_makes_no_f
         (("bad.yaml", "parallel.overlap=none,bucketed"), "cluster.nodes: must be at least 1"),
         ((scenario, "cluster.nodes"), "expected key=value1,value2"),
         ((scenario, "cluster.nodes=1,1"), "given twice"),
+        ((scenario, "cluster.node=1,2"), "unknown key 'node'"),
         ((scenario, "cluster.nodes=1", "--columns", "mfuu"), "no column 'mfuu'.*did you mean 'mfu'"),
     ):
         with pytest.raises(ScenarioError, match=message):

@@ -116,34 +116,36 @@ def test_an_executor_that_takes_no_more_tasks_is_replaced_and_no_point_is_lost()
 
 
 class Dying(Executor):
-    """Answers the runner's question whether it is alive, and dies of every task; ``deaths`` counts them."""
+    """Dies of every task, which ``deaths`` counts; answers the runner's question whether it is alive, if it is."""
 
-    def __init__(self, deaths: list[int]) -> None:
-        self.deaths = deaths
+    def __init__(self, deaths: list[int], *, alive: bool) -> None:
+        self.deaths, self.alive = deaths, alive
 
     def submit(self, fn: Any, /, *arguments: Any, **named: Any) -> Future[Any]:
         future: Future[Any] = Future()
-        if fn is os.getpid:
+        if fn is os.getpid and self.alive:
             future.set_result(1)
+        elif fn is os.getpid:
+            future.set_exception(BrokenExecutor())
         else:
             self.deaths.append(0)
             future.set_exception(BrokenExecutor())
         return future
 
 
-def test_a_signal_that_ends_the_workers_too_is_not_blamed_on_the_point_that_ran_alone() -> None:
-    """Here the second death is seen a moment before the signal."""
+@pytest.mark.parametrize("deaths_before", [0, 2], ids=["starting", "running alone"])
+def test_a_signal_that_ends_the_workers_too_is_not_blamed_on_them_or_on_a_point(deaths_before: int) -> None:
+    """Here a death is seen a moment before the signal: of workers just started, or of the second try of a point."""
     deaths: list[int] = []
+    asked: list[int] = []
 
     def stop() -> None:
-        if len(deaths) == 2:
-            deaths[1] += 1
-            if deaths[1] == 2:
-                raise KeyboardInterrupt
+        asked.extend([0] * (len(deaths) == deaths_before))
+        if len(asked) == 2 + (not deaths_before):
+            raise KeyboardInterrupt
 
-    rows = finished_rows(
-        POINTS[:1], quick, partial(Dying, deaths), workers=1, failed=partial(failed_row, BASE), stop=stop
-    )
+    opener = partial(Dying, deaths, alive=bool(deaths_before))
+    rows = finished_rows(POINTS[:1], quick, opener, workers=1, failed=partial(failed_row, BASE), stop=stop)
     with pytest.raises(KeyboardInterrupt):
         next(rows)
 
@@ -231,6 +233,12 @@ def processes(session: int) -> dict[int, int]:
     return found
 
 
+def blocked(pid: int) -> int:
+    """The signals that a process does not hear, bit n - 1 for signal n."""
+    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return int(status["SigBlk"], 16)
+
+
 def wait_until_gone(session: int) -> None:
     until = time.monotonic() + 10
     while processes(session):
@@ -284,6 +292,8 @@ def test_a_worker_killed_from_outside_loses_no_row(tmp_path: Path, uninterrupted
     tree = processes(process.pid)
     workers = [pid for pid, parent in tree.items() if tree.get(parent) == process.pid]
     assert len(workers) == 2
+    for worker in workers:
+        assert blocked(worker) & 1 << signal.SIGINT - 1, "a worker hears Ctrl-C"
     os.kill(workers[0], signal.SIGKILL)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 0, stderr
@@ -297,7 +307,7 @@ def test_a_bar_is_drawn_on_a_terminal_only(tmp_path: Path, terminal: bool) -> No
     ours, theirs = pty.openpty() if terminal else os.pipe()
     process = subprocess.Popen(
         [sys.executable, "-m", "simulator", "sweep", SHIPPED, "cluster.nodes=1,2,3", "--csv"], cwd=tmp_path,
-        stdout=subprocess.PIPE, stderr=theirs, text=True, env={**os.environ, "TERM": "xterm"},
+        stdout=subprocess.PIPE, stderr=theirs, text=True, env={**os.environ, "TERM": "xterm", "FORCE_COLOR": "1"},
     )  # fmt: skip
     os.close(theirs)
     seen = b""

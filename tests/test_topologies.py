@@ -10,7 +10,7 @@ import yaml
 from click.testing import CliRunner
 
 from simulator import shipped
-from simulator.commands.topology import topology
+from simulator.cli.topology import topology
 from simulator.load import load_topology
 from simulator.network.builders import build_network
 from simulator.network.tiers import bisection_bytes_per_s, tiers

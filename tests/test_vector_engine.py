@@ -253,14 +253,14 @@ def test_an_insisted_engine_is_the_one_that_runs() -> None:
 
 def test_too_many_messages_for_the_oracle_are_estimated_in_lockstep_and_the_outcome_says_so() -> None:
     schedule = make_schedule("all_reduce", "ring", Layout(num_ranks=4), 4e6)
-    assert simulate_collective(schedule, wired(interleaved()), max_messages=24).fidelity == "message"
-    outcome = simulate_collective(schedule, wired(interleaved()), max_messages=23)
+    assert simulate_collective(schedule, wired(interleaved()), max_work=96).fidelity == "message"
+    outcome = simulate_collective(schedule, wired(interleaved()), max_work=95)
     assert outcome.fidelity == "lockstep"
     assert "shared while ranks drift apart" in outcome.handed_over
     assert "24 messages are too many" in outcome.handed_over
     exact = simulate_collective(schedule, wired(interleaved()), fidelity="message").time_s
     assert outcome.time_s == pytest.approx(exact, rel=0.25)
-    assert simulate_collective(schedule, wired(uniform(4)), max_messages=23).fidelity == "vector"
+    assert simulate_collective(schedule, wired(uniform(4)), max_work=95).fidelity == "vector"
 
 
 @pytest.mark.parametrize(("op", "algorithm"), TABLE)

@@ -56,14 +56,14 @@ OPERATIONS: tuple[str, ...] = (
 
 
 def algorithms_of(op: str) -> tuple[str, ...]:
-    """Names of the algorithms that the table has for an operation."""
+    """Names of the algorithms of an operation. Raises ScenarioError with the nearest name for an unknown one."""
+    if op not in OPERATIONS:
+        raise ScenarioError(f"operation '{op}' is unknown; accepted: {', '.join(OPERATIONS)}{_nearest(op, OPERATIONS)}")
     return tuple(name for (operation, name) in ALGORITHMS if operation == op)
 
 
 def make_schedule(op: str, algorithm: str, layout: Layout, size_bytes: float) -> Schedule:
     """Look the algorithm up and call it. Raises ScenarioError with the nearest name for an unknown one."""
-    if op not in OPERATIONS:
-        raise ScenarioError(f"operation '{op}' is unknown; accepted: {', '.join(OPERATIONS)}{_nearest(op, OPERATIONS)}")
     names = algorithms_of(op)
     if algorithm not in names:
         hint = _nearest(algorithm, names)

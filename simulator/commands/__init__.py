@@ -1,1 +1,1 @@
-"""One module per command; each holds a click command of the same name."""
+"""One module per command with a function of the same name: what it does. What it accepts is in ``simulator.cli``."""

@@ -9,7 +9,6 @@ import click
 
 from simulator.collective_rows import crossovers, make_field, rows_of
 from simulator.collectives import ALGORITHMS, AUTO, OPERATIONS
-from simulator.engine.collective import FIDELITIES
 from simulator.engine.vector import NotExactError
 from simulator.errors import ScenarioError, UnitError, UnsupportedError
 from simulator.load import load_topology
@@ -28,44 +27,14 @@ from simulator.units import format_bandwidth, format_time, parse_bandwidth, pars
 _ALGORITHM_NAMES = tuple(dict.fromkeys(name for _, name in ALGORITHMS))
 
 
-@click.command()
-@click.argument("op", metavar="OP")
-@click.option("-p", "--ranks", default="", help="Numbers of ranks: 8, or 2,4,8, or 2,4,...,4096. [all GPUs]")
-@click.option("-b", "--min-bytes", default="32M", show_default=True, help="Smallest size, such as 8, 1K, 25 MiB.")
-@click.option("-e", "--max-bytes", default="", help="Largest size. [the smallest: one size]")
-@click.option("-f", "--factor", type=float, default=2.0, show_default=True, help="Ratio of one size to the next.")
-@click.option(
-    "--algo",
-    default="ring",
-    show_default=True,
-    help=f"Algorithms: {', '.join(_ALGORITHM_NAMES)}; 'all', or 'auto' for the fastest only.",
-)
-@click.option("--topology", default="uniform", show_default=True, help="A shipped topology, or a file.")
-@click.option("--alpha", help="Latency of a message on the uniform network, such as 5us.")
-@click.option("--bandwidth", help="Rate of a link of the uniform network, such as '50 GB/s'.")
-@click.option("--root", type=int, default=0, show_default=True, help="Root of broadcast, reduce, scatter, gather.")
-@click.option(
-    "--fidelity",
-    type=click.Choice(FIDELITIES),
-    default="auto",
-    show_default=True,
-    help="Engine: vector (exact, refuses some), message (exact, slow), lockstep (estimate).",
-)
-@click.option("--skew", default="0 us", help="Rank r starts at (r + 1) times this, such as 1us. [all at once]")
-@click.option("--show-steps", is_flag=True, help="Play the schedule on small numbers, step by step.")
-@click.option("--plot", type=click.Path(path_type=Path), help="Write time against size (.png, .svg, .pdf).")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 def collective(
     op: str, ranks: str, min_bytes: str, max_bytes: str, factor: float, algo: str, topology: str, alpha: str | None,
     bandwidth: str | None, root: int, fidelity: str, skew: str, show_steps: bool, plot: Path | None, as_json: bool,
     as_csv: bool,
 ) -> None:  # fmt: skip
-    """Time collective OP and print size, time, algbw and busbw, the fastest algorithm marked.
+    """Print rows of size, time, algbw and busbw; or, with ``show_steps``, how the data moves.
 
-    OP is one of broadcast, scatter, gather, reduce, all_gather, reduce_scatter, all_reduce, all_to_all.
-
-    Example: simulator collective all_reduce -p 8,64,512 -b 1K -e 1G -f 4 --algo ring,tree
+    Raises click.UsageError, ScenarioError and UnsupportedError.
     """
     op = _operation(op)
     if as_json and as_csv:

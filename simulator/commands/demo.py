@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 
-import click
-
 from simulator.answer import answer_step
 from simulator.commands.run import print_step
 from simulator.load import load_scenario
@@ -15,10 +13,8 @@ from simulator.shipped import scenario_file
 SCENARIO = "ddp-llama-1b-16xh100"
 
 
-@click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def demo(as_json: bool) -> None:
-    """Simulate one training step of Llama 3.2 1B on two DGX H100, and show what to try next."""
+    """Print the question, the answer, and commands to go on with; only the answer as JSON."""
     started = time.perf_counter()
     answer = answer_step(load_scenario(SCENARIO))
     if not as_json:

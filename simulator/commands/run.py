@@ -21,22 +21,8 @@ from simulator.report.verdict import exposed_verdict, memory_verdict
 from simulator.scenario import Scenario
 
 
-@click.command()
-@click.argument("scenario")
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-@click.option(
-    "--trace",
-    metavar="FILE",
-    help="Write a Chrome/Perfetto trace: .json, .json.gz, or a directory (ending in '/') for one file per rank.",
-)
 def run(scenario: str, overrides: tuple[str, ...], as_json: bool, trace: str | None) -> int:
-    """Simulate SCENARIO: a YAML file, or the name of a shipped one.
-
-    KEY=VALUE changes the scenario for this run, such as train.micro_batch=4 or cluster.nodes=8.
-
-    Exit code 1 says that the answer is "infeasible": it does not fit in memory, or a limit is broken.
-    """
+    """Simulate a step or a single collective, print the answer, and return 1 when it is infeasible, else 0."""
     started = time.perf_counter()
     loaded = load_scenario(scenario, overrides)
     if loaded.collective is not None:

@@ -9,8 +9,6 @@ import click
 from simulator.schema import SCHEMAS
 
 
-@click.command()
-@click.argument("kind", type=click.Choice(sorted(SCHEMAS)), default="scenario")
 def schema(kind: str) -> None:
-    """Print the JSON Schema (draft-07) of a scenario, topology, device or preset file."""
+    """Print the schema of one of SCHEMAS."""
     click.echo(json.dumps(SCHEMAS[kind](), indent=2))

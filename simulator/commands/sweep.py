@@ -26,28 +26,13 @@ from simulator.sweeps.store import Store, append, open_store
 _PROVENANCE = ("error", "base_digest", "version", "scenario_digest", "seconds")
 
 
-@click.command()
-@click.argument("scenario")
-@click.argument("settings", nargs=-1, required=True, metavar="KEY=VALUE,VALUE...")
-@click.option("--out", type=click.Path(path_type=Path), help="File of rows. [SCENARIO.sweep.jsonl here]")
-@click.option("--jobs", type=click.IntRange(min=1), help="Processes at once. [the cores]")
-@click.option("--fresh", is_flag=True, help="Drop the rows that the file has, and start over.")
-@click.option("--retry-failed", is_flag=True, help="Drop the rows with an error, and try them again.")
-@click.option("--columns", default="", help="Columns of the output, such as step_time_s,mfu.")
-@click.option("--json", "as_json", is_flag=True, help="Print all rows as JSON.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print all rows as CSV.")
 def sweep(
     scenario: str, settings: tuple[str, ...], out: Path | None, jobs: int | None, fresh: bool, retry_failed: bool,
     columns: str, as_json: bool, as_csv: bool,
 ) -> int:  # fmt: skip
-    """Simulate SCENARIO for every combination of the settings given, and compare.
+    """Simulate what ``out`` lacks, print all rows, and return 2 when all failed, 128 + signal when interrupted.
 
-    Example: simulator sweep s.yaml parallel.bucket_cap='1 MiB','25 MiB' cluster.nodes=1,2,4
-
-    Rows are appended to a file as they finish. After an interrupt the same command goes on where it stopped. A
-    combination that cannot be simulated becomes a row with its error.
-
-    Exit code 2 says that every combination failed, 130 that it was interrupted.
+    Raises click.UsageError and ScenarioError.
     """
     if as_json and as_csv:
         raise click.UsageError("--json and --csv exclude each other")

@@ -21,22 +21,11 @@ from simulator.report.topology_svg import plural, topology_svg
 from simulator.report.topology_text import About, topology_json, topology_table
 
 
-@click.command()
-@click.argument("name", required=False)
-@click.option("--nodes", type=int, help="How many nodes (trays of an NVL72).")
-@click.option("--gpus-per-node", type=int, help="How many GPUs of each node.")
-@click.option("--shape", help="Shape of a torus, such as 4x4x4.")
-@click.option("--svg", type=click.Path(path_type=Path), help="Write a picture to this file.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-@click.option("--list", "list_all", is_flag=True, help="List the topologies that come with the simulator.")
 def topology(
     name: str | None, nodes: int | None, gpus_per_node: int | None, shape: str | None, svg: Path | None,
     as_json: bool, list_all: bool,
 ) -> None:  # fmt: skip
-    """Print the tiers, link counts and bisection bandwidth of topology NAME (a shipped one, or a file).
-
-    Without NAME, list the topologies that come with the simulator.
-    """
+    """Print the tiers of the topology called so, or the list of all that are shipped."""
     if name is None or list_all:
         _list(as_json)
         return

@@ -22,7 +22,7 @@ from simulator.timeline import CollectiveCost
 
 _SAME = 1e-12
 #: A step has many collectives: longer schedules that are not exact for the vector engine are played in lockstep.
-MAX_MESSAGES = 5_000
+MAX_WORK = 2_000_000
 #: 'direct' puts p**2 messages in one step; larger groups leave it out of 'auto'.
 MAX_DIRECT_RANKS = 64
 
@@ -119,7 +119,7 @@ class CoflowMaker:
         return best[1] if best else algorithms_of(op)[0]
 
     def _alone(self, schedule: Schedule, group: tuple[int, ...]) -> Outcome:
-        return simulate_collective(schedule, self.wires(group), max_messages=MAX_MESSAGES)
+        return simulate_collective(schedule, self.wires(group), max_work=MAX_WORK)
 
     def _make(self, op: str, algorithm: str, size_bytes: float, groups: tuple[tuple[int, ...], ...]) -> Coflow:
         link_bytes = np.zeros(len(self.network.capacity_bytes_per_s))
@@ -146,10 +146,11 @@ class CoflowMaker:
 def candidates(op: str, network: Network, gpus: Ints) -> tuple[str, ...]:
     """Algorithms that 'auto' tries: those that a library would run on such a network.
 
-    Never the naive baseline; the torus ring only on a torus; 'direct' where every pair of gpus has a link of its own
-    (over a switch no library reduces that way), and for all-to-all.
+    Never the naive baseline, nor halving and doubling, which no GPU library has; the torus ring only on a torus;
+    'direct' where every pair of gpus has a link of its own (over a switch no library reduces that way), and for
+    all-to-all.
     """
-    left_out = {"naive"}
+    left_out = {"naive", "halving_doubling"}
     if layout_of(network, gpus).torus_shape is None:
         left_out.add("torus")
     if len(gpus) > MAX_DIRECT_RANKS or not (op == "all_to_all" or _meshed(network, gpus)):

@@ -7,6 +7,8 @@ is above its capacity, and no flow can gain without a slower one losing.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,30 +19,65 @@ from simulator.schedule import Floats, Ints
 _SAME = 1e-12
 
 
-def max_min(routes: Ints, capacity: Floats) -> Floats:
-    """Rates in bytes/s of flows, shape (num_flows,).
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Crossings:
+    """Who crosses what, both ways round; made once for a set of flows that is shared several times.
+
+    links: (num_flows, hops) numbers of the links in use, 0 .. num_used - 1. capacity: (num_used,) of these, bytes/s.
+    flows, offsets: the flows on link l are ``flows[offsets[l]:offsets[l + 1]]``.
+    """
+
+    links: Ints
+    capacity: Floats
+    flows: Ints
+    offsets: Ints
+
+
+def crossings(routes: Ints, capacity: Floats) -> Crossings:
+    """Index flows by link.
 
     routes: (num_flows, hops) link ids; shorter routes are filled up with a link of infinite capacity.
     capacity: (num_links,) in bytes/s.
     """
-    flows = len(routes)
-    used, inverse = np.unique(routes, return_inverse=True)
+    used, inverse, counts = np.unique(routes, return_inverse=True, return_counts=True)
     links: Ints = inverse.reshape(routes.shape)
-    left = capacity[used].astype(np.float64)
-    rates = np.zeros(flows)
-    open_flows: NDArray[np.bool_] = np.ones(flows, dtype=bool)
-    while open_flows.any():
-        crossing = np.bincount(links[open_flows].ravel(), minlength=len(used))
-        share = np.full(len(used), np.inf)
+    order = np.argsort(links.ravel(), kind="stable")
+    return Crossings(
+        links=links, capacity=capacity[used].astype(np.float64), flows=order // routes.shape[1],
+        offsets=np.append(0, np.cumsum(counts)),
+    )  # fmt: skip
+
+
+def shared(found: Crossings, among: NDArray[np.bool_]) -> Floats:
+    """Rates in bytes/s, (num_flows,), of the flows in the mask ``among``; 0 for the others.
+
+    Each round stops the flows on the fullest links: all rounds together look at every crossing once.
+    """
+    rates = np.zeros(len(among))
+    waiting = among.copy()
+    left = found.capacity.copy()
+    crossing = np.bincount(found.links[among].ravel(), minlength=len(left))
+    remaining = int(among.sum())
+    share = np.empty(len(left))
+    while remaining:
+        share.fill(np.inf)
         np.divide(left, crossing, out=share, where=crossing > 0)
         level = share.min()
-        full = share <= level * (1 + _SAME)
-        stopped = open_flows & full[links].any(axis=1)
+        full = np.flatnonzero(share <= level * (1 + _SAME))
+        on_full = np.concatenate([found.flows[found.offsets[link] : found.offsets[link + 1]] for link in full.tolist()])
+        stopped = np.unique(on_full[waiting[on_full]])
         rates[stopped] = level
-        taken = np.bincount(links[stopped].ravel(), minlength=len(used))
+        waiting[stopped] = False
+        remaining -= len(stopped)
+        taken = np.bincount(found.links[stopped].ravel(), minlength=len(left))
+        crossing -= taken
         left = np.maximum(left - level * taken, 0.0)
-        open_flows &= ~stopped
     return rates
+
+
+def max_min(routes: Ints, capacity: Floats) -> Floats:
+    """Rates in bytes/s of flows, shape (num_flows,); arguments as ``crossings``."""
+    return shared(crossings(routes, capacity), np.ones(len(routes), dtype=bool))
 
 
 def solo(routes: Ints, capacity: Floats) -> Floats:

@@ -5,17 +5,24 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.engine.conditions import step_fits
-from simulator.engine.fairshare import max_min
+from simulator.engine.fairshare import crossings, shared
 from simulator.engine.wires import Paths
 from simulator.schedule import Floats
 
 _SAME_TIME = 1e-12
+#: Flows times changes of their rates that one step may take to solve; some seconds.
+MAX_FLUID_WORK = 20_000_000
+
+
+class TooManyChangesError(Exception):
+    """The step has too many flows that end at different times to be solved. Internal: callers hand over."""
 
 
 def step_ends(paths: Paths, size_bytes: Floats, capacity: Floats, late_s: Floats) -> Floats:
     """When each transfer of the step ends, counted from the step's start, shape (num_transfers,).
 
     size_bytes, late_s: (num_transfers,) bytes to move, and how long after the step's start a transfer starts.
+    Raises TooManyChangesError above MAX_FLUID_WORK.
     """
     arrivals = late_s + paths.latency_s
     if step_fits(paths, capacity):
@@ -30,11 +37,16 @@ def _shared(paths: Paths, size_bytes: Floats, capacity: Floats, arrivals_s: Floa
     left = size_bytes.astype(np.float64)
     waiting = size_bytes > 0
     flowing = np.zeros(count, dtype=bool)
+    found = crossings(paths.links, capacity)
     now = 0.0
+    work = 0
     while waiting.any() or flowing.any():
+        work += int(flowing.sum())
+        if work > MAX_FLUID_WORK:
+            raise TooManyChangesError
         rates = np.zeros(count)
         if flowing.any():
-            rates[flowing] = max_min(paths.links[flowing], capacity)
+            rates = shared(found, flowing)
         finish = np.full(count, np.inf)
         np.divide(left, rates, out=finish, where=flowing)
         finish += now
@@ -48,3 +60,9 @@ def _shared(paths: Paths, size_bytes: Floats, capacity: Floats, arrivals_s: Floa
         waiting &= ~arrived
         now = at
     return ends
+
+
+def busiest_link_s(paths: Paths, size_bytes: Floats, capacity: Floats) -> float:
+    """What a step takes at least, or nearly: its longest latency, then its busiest link at full rate."""
+    carried = np.bincount(paths.links.ravel(), np.repeat(size_bytes, paths.links.shape[1]), len(capacity))
+    return float(paths.latency_s.max() + (carried / capacity).max())

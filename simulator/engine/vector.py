@@ -14,7 +14,7 @@ import numpy as np
 
 from simulator.engine.conditions import least_shares, uncontended
 from simulator.engine.fairshare import solo
-from simulator.engine.fluid import step_ends
+from simulator.engine.fluid import TooManyChangesError, step_ends
 from simulator.engine.outcome import Outcome, outcome
 from simulator.engine.wires import Wires
 from simulator.schedule import Floats, Ints, Pattern, Schedule
@@ -37,11 +37,12 @@ def finish_times(schedule: Schedule, wires: Wires, starts_s: Floats, chunk_bytes
     starts_s: (num_ranks,) when each rank calls the collective. chunk_bytes: (num_sizes,) bytes of a chunk.
     Raises NotExactError where none of the conditions in ``conditions`` holds.
     """
-    never_slowed = uncontended(schedule, wires)
+    never_slowed = wires.keep("uncontended", schedule, lambda: uncontended(schedule, wires))
     earliest = _at_rates(schedule, wires, starts_s, chunk_bytes)
     if never_slowed:
         return earliest
-    latest = _at_rates(schedule, wires, starts_s, chunk_bytes, least_shares(schedule, wires))
+    shares = wires.keep("least shares", schedule, lambda: least_shares(schedule, wires))
+    latest = _at_rates(schedule, wires, starts_s, chunk_bytes, shares)
     sure = (latest - earliest <= _BRACKET * latest).all(axis=1)
     rest = [_isolated(schedule, wires, starts_s, float(size)) for size in chunk_bytes[~sure]]
     earliest[~sure] = np.array(rest).reshape(-1, schedule.num_ranks)
@@ -120,7 +121,10 @@ def _isolated(schedule: Schedule, wires: Wires, starts_s: Floats, chunk_bytes: f
             raise NotExactError(_refusal(schedule, number, "shared by transfers of different steps"))
         late = np.where(begins - begin > slack, begins - begin, 0.0).astype(np.float64)
         paths = wires.paths(pattern)
-        ends = step_ends(paths, (pattern.chunks * chunk_bytes).astype(np.float64), wires.capacity, late)
+        try:
+            ends = step_ends(paths, (pattern.chunks * chunk_bytes).astype(np.float64), wires.capacity, late)
+        except TooManyChangesError:
+            raise NotExactError(_refusal(schedule, number, "shared by too many transfers at once")) from None
         gain = _latest_of(pattern)(ends[None, :])[0]
         longest = float(gain.max())
         if steps > 1 and (late.any() or longest - gain.min() > slack + _IN_STEP * longest):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -12,6 +13,8 @@ from simulator.engine.fairshare import solo
 from simulator.network.graph import Network
 from simulator.network.routes import Routes
 from simulator.schedule import Floats, Ints, Pattern, Schedule
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -41,7 +44,7 @@ class Wires:
     capacity: Floats
     _paths: dict[int, tuple[Pattern, Paths]] = field(default_factory=dict)
     _capacities: list[tuple[Floats, Floats]] = field(default_factory=list)
-    _floors: dict[int, tuple[Schedule, float]] = field(default_factory=dict)
+    _kept: dict[tuple[str, int], tuple[Schedule, Any]] = field(default_factory=dict)
 
     @property
     def filler(self) -> int:
@@ -87,13 +90,22 @@ class Wires:
             self._capacities.append((out[self.gpus], into[self.gpus]))
         return self._capacities[0]
 
+    def keep(self, what: str, schedule: Schedule, find: Callable[[], T]) -> T:
+        """What ``find`` gives, found once for all sizes of a schedule; it is held, so that its id stays its own."""
+        key = (what, id(schedule.phases))
+        if key not in self._kept:
+            self._kept[key] = (schedule, find())
+        kept: T = self._kept[key][1]
+        return kept
+
     def latency_floor_s(self, schedule: Schedule) -> float:
-        """Least time of the schedule's dependent steps, whatever its size; kept per list of phases."""
-        key = id(schedule.phases)
-        if key not in self._floors:
+        """Least time of the schedule's dependent steps, whatever its size."""
+
+        def find() -> float:
             shortest = min(float(self.paths(p).latency_s.min()) for p, _ in schedule.runs())
-            self._floors[key] = (schedule, latency_steps(schedule) * shortest)
-        return self._floors[key][1]
+            return latency_steps(schedule) * shortest
+
+        return self.keep("latency floor", schedule, find)
 
 
 def make_wires(network: Network, gpus: Ints, routes: Routes | None = None) -> Wires:

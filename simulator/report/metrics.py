@@ -10,7 +10,7 @@ from simulator.job import Job
 from simulator.plan import COMPUTE_LANE, Communicate
 from simulator.report.intervals import minus, total, union
 from simulator.timeline import Span, Timeline
-from simulator.training.flop import model_flop_per_token
+from simulator.training.flop import convention_for, model_flop_per_token
 
 #: Differences of times below this share of the step are rounding.
 _ROUNDING = 1e-9
@@ -110,7 +110,8 @@ def measure(timeline: Timeline, startup: Timeline, job: Job) -> StepReport:
     optimizer = sum(s.duration_s for s in compute if s.task.kind == "optimizer")
     working = sum(s.duration_s for s in compute) - optimizer
     tokens = job.model.tokens * job.train.grad_accumulation * job.num_ranks
-    per_token = model_flop_per_token(job.model, job.train.mfu)
+    convention = convention_for(job.model, job.train.mfu)
+    per_token = model_flop_per_token(job.model, convention)
     rate = tokens / timeline.end_s
     flops = rate / job.num_ranks * per_token
     peak = job.device.peak_flop_per_s(job.inputs.precision.dtype) if job.device else None
@@ -125,7 +126,7 @@ def measure(timeline: Timeline, startup: Timeline, job: Job) -> StepReport:
         comm_total_s=total(talking), comm_hidden_s=total(talking) - exposed,
         tokens_per_step=tokens, tokens_per_s=rate, tokens_per_s_per_gpu=rate / job.num_ranks,
         flop_per_token=per_token, tflops_per_gpu=flops / 1e12, mfu=flops / peak if peak and per_token else None,
-        mfu_definition=job.train.mfu, collectives=tuple(_collectives(comm, timeline, busy)),
+        mfu_definition=convention, collectives=tuple(_collectives(comm, timeline, busy)),
         links=_links(timeline), num_links=len(timeline.link_names),
         ranks_simulated=len(timeline.plan.classes), ranks_total=job.num_ranks, events=timeline.events,
         fidelity=timeline.fidelity, handed_over=next((c.handed_over for c in costs if c.handed_over), ""),

@@ -17,6 +17,7 @@ from simulator.units import format_bandwidth, format_bytes, format_gib, format_p
 #: Rows of the table of collectives; the rest are summed in one line.
 _MOST_COLLECTIVES = 12
 _MOST_LINKS = 4
+_WIDEST_NAME = 48
 _BAR = 28
 
 
@@ -48,8 +49,9 @@ def _headline(report: StepReport, job: Job, network: Network) -> Text:
         f"{job.model.num_parameters / 1e6:.3g}M"
     )  # fmt: skip
     nodes = f"{network.num_nodes} node{'s' if network.num_nodes != 1 else ''}"
-    line = f"{job.model.name} ({size} parameters), {job.scenario.parallel.strategy.upper()} on {job.num_ranks} GPUs"
-    batch = f"micro-batch {train.micro_batch}" + (f" x {train.seq_len} tokens" if train.seq_len > 1 else "")
+    gpus = f"{job.num_ranks:,} GPU{'s' if job.num_ranks != 1 else ''}"
+    line = f"{job.model.name} ({size} parameters), {job.scenario.parallel.strategy.upper()} on {gpus}"
+    batch = f"micro-batch {train.micro_batch}" + (f" x {job.model.seq_len} tokens" if job.model.seq_len > 1 else "")
     if train.grad_accumulation > 1:
         batch += f" x {train.grad_accumulation} accumulated"
     return Text(f"{line} ({nodes} of {network.name}); {batch}, {train.precision}")
@@ -93,13 +95,13 @@ def _rates(report: StepReport, job: Job) -> Table:
     table.add_row("communication", f"{format_time(report.comm_total_s)}, {hidden} hidden behind compute")
     if report.interference_s:
         table.add_row("compute lost to interference", format_time(report.interference_s))
-    unit = "tokens" if job.train.seq_len > 1 else "samples"
+    unit = "tokens" if job.model.seq_len > 1 else "samples"
     table.add_row(f"{unit} per step", f"{report.tokens_per_step:,}")
     table.add_row(f"{unit}/s", f"{_rate(report.tokens_per_s)} ({_rate(report.tokens_per_s_per_gpu)} per GPU)")
     if report.mfu is not None:
         table.add_row(
             "MFU",
-            f"{format_percent(report.mfu)} ({_rate(report.tflops_per_gpu)} TFLOP/s per GPU; FLOP per token by "
+            f"{format_percent(report.mfu)} ({_rate(report.tflops_per_gpu)} TFLOP/s per GPU; FLOP per {unit[:-1]} by "
             f"{report.mfu_definition})",
         )
     if report.startup_time_s:
@@ -143,8 +145,9 @@ def _collectives(report: StepReport) -> Table:
 
 def _collective_row(use: CollectiveUse) -> tuple[str, ...]:
     what = f"{use.op} of {use.purpose}" if use.count == 1 else f"{use.op}, such as {use.purpose}"
+    short = what if len(what) <= _WIDEST_NAME else what[: _WIDEST_NAME - 3] + "..."
     return (
-        what if len(what) <= 58 else what[:55] + "...", str(use.count), format_bytes(use.message_bytes, 3),
+        short, str(use.count), format_bytes(use.message_bytes, 3),
         use.algorithm, format_bandwidth(use.bus_bytes_per_s, 3), format_time(use.time_s, 3),
         format_time(use.exposed_s, 3) if use.exposed_s > 1e-9 * use.time_s else "hidden",
     )  # fmt: skip

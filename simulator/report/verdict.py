@@ -78,7 +78,7 @@ def bound_sentence(report: StepReport, job: Job) -> str:
     """One sentence that says what bounds the step, and why."""
     parts = report.breakdown
     if report.exposed_share < 0.05 or parts.exposed_comm < parts.compute * 0.05:
-        return _compute_bound(report)
+        return _compute_bound(report, cause=job.scenario.limits.exposed is None)
     latency = sum(use.latency_s for use in report.collectives)
     share = f"{format_percent(report.exposed_share)} of the step waits for communication"
     if parts.exposed_comm <= parts.compute and job.scenario.parallel.overlap == "none":
@@ -91,12 +91,13 @@ def bound_sentence(report: StepReport, job: Job) -> str:
     return f"{verb}: {share}; {_worst_exposed(report)}; the busiest link is {name}{rate}."
 
 
-def _compute_bound(report: StepReport) -> str:
+def _compute_bound(report: StepReport, *, cause: bool) -> str:
+    """cause: say what is exposed, unless the verdict on exposed communication says it already."""
     working = format_percent((report.breakdown.compute + report.breakdown.optimizer) / report.step_time_s)
     if not report.collectives:
         return f"Compute bounds the step: {working} of it; a single rank communicates nothing."
     hidden = f"{format_percent(report.hidden_share)} of the communication hides behind it"
-    exposed = "" if not report.breakdown.exposed_comm else f" ({_worst_exposed(report)})"
+    exposed = "" if not (cause and report.breakdown.exposed_comm) else f" ({_worst_exposed(report)})"
     return f"Compute bounds the step: {working} of it, and {hidden}{exposed}."
 
 

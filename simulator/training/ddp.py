@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 
 from simulator.plan import Communicate, Compute, Task
 from simulator.training.buckets import Bucket, ReadyTensor, assign, ready_order
-from simulator.training.step import ALL_RANKS, StepInputs, backward, backward_name, forward
+from simulator.training.step import ALL_RANKS, StepInputs, backward, backward_name, forward, without_sync
 
 AXIS = "dp"
 #: Parameters are broadcast in groups that close once they reach this many bytes (torch.nn.parallel.distributed).
@@ -29,8 +29,7 @@ def step(inputs: StepInputs) -> tuple[Task, ...]:
     """One steady training step."""
     last = inputs.micro_batches - 1
     tasks: list[Task] = []
-    for micro in range(last):
-        tasks += [*forward(inputs, micro), *backward(inputs, micro)]
+    tasks += without_sync(inputs, last)
     tasks += forward(inputs, last)
     reducing = list(backward(inputs, last)) if inputs.num_ranks == 1 else list(_VARIANTS[inputs.overlap](inputs, last))
     tasks += reducing

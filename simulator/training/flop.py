@@ -9,7 +9,13 @@ from __future__ import annotations
 
 from simulator.training.operations import TrainingModel
 
+OPERATIONS = "operations"
 CONVENTIONS = ("6N", "6N+attention", "6N-no-embedding+attention")
+
+
+def convention_for(model: TrainingModel, asked: str) -> str:
+    """The convention that fits the model: what was asked for a transformer, its operations' own FLOP otherwise."""
+    return asked if model.attention_size else OPERATIONS
 
 
 def attention_flop_per_token(model: TrainingModel) -> float:
@@ -18,7 +24,13 @@ def attention_flop_per_token(model: TrainingModel) -> float:
 
 
 def model_flop_per_token(model: TrainingModel, convention: str) -> float:
-    """FLOP of one token's forward and backward pass by one of ``CONVENTIONS``."""
+    """FLOP of one token's forward and backward pass by one of ``CONVENTIONS``.
+
+    ``OPERATIONS`` is for models that are no transformers (a convolution uses each weight many times, so 6 N says
+    nothing): the FLOP of the operations themselves, per sample.
+    """
+    if convention == OPERATIONS:
+        return (model.forward_flop + model.backward_flop) / model.tokens
     if convention == "6N":
         return 6.0 * model.num_parameters
     if convention == "6N+attention":

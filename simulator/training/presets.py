@@ -7,10 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
-from simulator import shipped
 from simulator.errors import ScenarioError
+from simulator.load import load_preset
 from simulator.model_spec import ArchitectureModel, HfModel, LayersModel, PresetModel
-from simulator.preset import PresetSpec
 from simulator.training.architecture import Architecture
 from simulator.training.hf_config import architecture_from_config, read_config
 from simulator.training.images import lecture_mlp, resnet18
@@ -18,17 +17,11 @@ from simulator.training.measured import MeasuredLayer, measured_model
 from simulator.training.operations import TrainingModel
 from simulator.training.precision import Precision, precision_named
 from simulator.training.transformer import Batch, transformer
-from simulator.yaml_source import read, validate
 
 BUILDERS: dict[str, Callable[..., TrainingModel]] = {"lecture-mlp": lecture_mlp, "resnet-18": resnet18}
 
 ModelSpec: TypeAlias = PresetModel | HfModel | LayersModel | ArchitectureModel
 DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
-
-
-def load_preset(name: str) -> PresetSpec:
-    """The shipped model of that name. Raises ScenarioError naming the nearest one."""
-    return validate(read(shipped.preset_file(name)), PresetSpec)
 
 
 def model_precision(spec: ModelSpec, name: str) -> Precision:

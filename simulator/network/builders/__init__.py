@@ -83,4 +83,4 @@ def _check_count(spec: TopologySpec, sizes: dict[str, Any]) -> None:
 def _refusal(spec: TopologySpec, accepted: tuple[str, ...]) -> str:
     if not accepted:
         return f"'{spec.name}' lists its nodes one by one, so its size cannot be changed"
-    return f"'{spec.name}' ({spec.kind}) is sized by {' and '.join(accepted)}"
+    return f"'{spec.name}' ({spec.kind}) is sized by {' and '.join(accepted)}; leave the other out"

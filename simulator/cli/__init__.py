@@ -1,13 +1,14 @@
 """The command line: finds the command, runs it, turns errors into one message and an exit code.
 
-Exit codes: 0 fine, 1 the answer is "infeasible", 2 bad input, 3 internal error. Commands are imported when they
-are called, so that ``--help`` stays fast.
+Exit codes: 0 fine, 1 the answer is "infeasible", 2 bad input, 3 internal error.
+
+Here is what each command accepts, which needs nothing but click; ``simulator.commands`` has what it does and is
+imported when a command is called, so that help, usage errors and the shell's completion stay fast.
 """
 
 from __future__ import annotations
 
 import errno
-import importlib
 import io
 import os
 import sys
@@ -17,48 +18,41 @@ from typing import NoReturn
 import click
 
 from simulator import __version__
+from simulator.cli import collective, demo, run, schema, sweep, topology
 from simulator.errors import ScenarioError, SimulatorError
 
-#: name -> one line for ``--help``. The command itself is ``simulator.commands.<name>.<name>``.
-COMMANDS: dict[str, str] = {
-    "run": "Simulate a scenario: how long a step takes and why, what is exposed, whether it fits.",
-    "collective": "Time one collective over ranks and sizes, as nccl-tests would print it.",
-    "sweep": "Run a scenario for every combination of some settings.",
-    "topology": "Describe a cluster's network in numbers and as a picture.",
-    "demo": "Show the main job on a shipped scenario; needs no file.",
-    "schema": "Print the JSON Schema of the YAML files, for editors.",
+#: name -> what it accepts, in the order of ``--help``. What it does is ``simulator.commands.<name>.<name>``.
+COMMANDS: dict[str, click.Command] = {
+    "run": run.run,
+    "collective": collective.collective,
+    "sweep": sweep.sweep,
+    "topology": topology.topology,
+    "demo": demo.demo,
+    "schema": schema.schema,
 }
 
 
-class LazyGroup(click.Group):
-    """A group whose commands are imported only when called."""
+class OrderedGroup(click.Group):
+    """A group that lists its commands in the order given, and names the nearest to a misspelt one."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        module = importlib.import_module(f"simulator.commands.{cmd_name}")
-        command = getattr(module, cmd_name)
-        assert isinstance(command, click.Command)
-        return command
+        return list(self.commands)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:  # fmt: skip
-        if args and args[0] not in COMMANDS:
-            near = get_close_matches(args[0], COMMANDS, n=1)
+        if args and args[0] not in self.commands:
+            near = get_close_matches(args[0], self.commands, n=1)
             hint = f" Did you mean '{near[0]}'?" if near else ""
-            ctx.fail(f"No such command '{args[0]}'; commands are {', '.join(COMMANDS)}.{hint}")
+            ctx.fail(f"No such command '{args[0]}'; commands are {', '.join(self.commands)}.{hint}")
         return super().resolve_command(ctx, args)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
 
-
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=OrderedGroup,
+    commands=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, prog_name="simulator")
 def simulator() -> None:
     """Simulate distributed training steps on GPU and TPU clusters before renting them."""
