@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from simulator.errors import UnsupportedError
-from simulator.fields import Bandwidth, Bytes, FlopPerSecond, Frozen, Price, Share, ShareOrZero, TimeOrZero
+from simulator.fields import Bandwidth, Bytes, BytesOrZero, FlopPerSecond, Frozen, Price, Share, ShareOrZero, TimeOrZero
 
 FlashKernel = Literal["flash-1", "flash-3"]
 Dtype = Literal["bf16", "fp16", "fp8", "tf32", "fp32"]
@@ -83,7 +83,9 @@ class DeviceSpec(Frozen):
     """One accelerator: peak rates by dtype, memory, and achieved shares.
 
     ``memory`` is what the driver reports (the context is taken from it), ``memory_bandwidth`` the nominal rate,
-    ``comm_sm_share`` the share of compute lost while a collective runs on this device.
+    ``comm_sm_share`` the share of compute lost while a collective runs on this device. ``context`` is the memory a
+    process takes before its first tensor, ``communicator`` what the first communicator adds. ``kernels`` is how the
+    device's usual framework runs element-wise work (``training.elementwise``): PyTorch eager, XLA always fused.
     """
 
     name: str
@@ -97,6 +99,11 @@ class DeviceSpec(Frozen):
     sm_count: int = Field(gt=0)
     comm_sm_share: ShareOrZero
     comm_sm_source: str = Field(min_length=1)
+    context: BytesOrZero
+    context_source: str = Field(min_length=1)
+    communicator: BytesOrZero
+    communicator_source: str = Field(min_length=1)
+    kernels: Literal["eager", "fused"] = "eager"
     efficiency: Efficiency
     price: Price | None = None
     uncertain: bool = False

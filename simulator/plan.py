@@ -115,9 +115,19 @@ class Plan:
         return sum(len(c.ranks) for c in self.classes)
 
 
+def callers(plan: Plan, task: Communicate) -> frozenset[int]:
+    """Ranks that call a collective."""
+    return frozenset(rank for c in plan.classes if c.name in task.classes for rank in c.ranks)
+
+
+def groups_called(plan: Plan, task: Communicate) -> tuple[tuple[int, ...], ...]:
+    """The groups of the task's axis in which some rank calls it: it may be the business of a few of them only."""
+    calling = callers(plan, task)
+    return tuple(group for group in plan.axes[task.axis] if not calling.isdisjoint(group))
+
+
 def absences(plan: Plan) -> dict[str, tuple[int, ...]]:
-    """Collectives that ranks of their axis never call, so that the others wait for ever -> those ranks, ascending."""
-    ranks_of = {c.name: c.ranks for c in plan.classes}
+    """Collectives that some ranks of a group call and others never do, and these others; the first wait for ever."""
     missing: dict[tuple[str, tuple[str, ...]], tuple[int, ...]] = {}
     found: dict[str, tuple[int, ...]] = {}
     for task in plan.tasks:
@@ -125,8 +135,9 @@ def absences(plan: Plan) -> dict[str, tuple[int, ...]]:
             continue
         key = (task.axis, task.classes)
         if key not in missing:
-            calling = {rank for name in task.classes for rank in ranks_of[name]}
-            missing[key] = tuple(sorted(r for group in plan.axes[task.axis] for r in group if r not in calling))
+            calling = callers(plan, task)
+            away = (r for group in groups_called(plan, task) for r in group if r not in calling)
+            missing[key] = tuple(sorted(away))
         if missing[key]:
             found[task.name] = missing[key]
     return found

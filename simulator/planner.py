@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 
 from simulator.collectives import AUTO, algorithms_of
@@ -16,7 +15,6 @@ from simulator.problems import nearest
 from simulator.scenario import Scenario, Train
 from simulator.training.compute import memory_rate_bytes_per_s, operation_time, optimizer_time_s
 from simulator.training.ddp import AXIS
-from simulator.training.memory import Memory
 from simulator.training.presets import build_model, model_precision
 from simulator.training.step import ALL_RANKS, StepInputs
 from simulator.training.strategies import STRATEGIES
@@ -40,16 +38,9 @@ def make_job(scenario: Scenario, network: Network) -> Job:
         scenario=scenario, train=scenario.train, inputs=inputs, device=device,
         step=_plan(f"{inputs.model.name}, one step", strategy.step(inputs), network.num_gpus),
         startup=_plan(f"{inputs.model.name}, start-up", strategy.startup(inputs), network.num_gpus),
-        memory=_memory(strategy.memory(inputs, scenario.train.optimizer), device),
+        memory=strategy.memory(inputs, scenario.train.optimizer),
         slowdown=0.0 if device is None or measured else device.comm_sm_share,
     )  # fmt: skip
-
-
-def _memory(memory: Memory, device: DeviceSpec | None) -> Memory:
-    """A context and communicators take memory on a device; measured layers without one hold tensors only."""
-    if device is not None:
-        return memory
-    return replace(memory, by_kind_bytes={**memory.by_kind_bytes, "workspace": 0.0})
 
 
 def _check_algorithm(name: str) -> None:
@@ -70,9 +61,10 @@ def _plan(title: str, tasks: tuple[Task, ...], num_ranks: int) -> Plan:
 
 def _step_inputs(scenario: Scenario, train: Train, device: DeviceSpec | None, num_ranks: int) -> StepInputs:
     assert scenario.model is not None
+    kernels = train.kernels or (device.kernels if device else "eager")
     model = build_model(
         scenario.model, seq_len=train.seq_len, micro_batch=train.micro_batch, precision=train.precision,
-        attention=train.attention, kernels=train.kernels, recompute=train.recompute, base_dir=Path(),
+        attention=train.attention, kernels=kernels, recompute=train.recompute, base_dir=Path(),
     )  # fmt: skip
     precision = model_precision(scenario.model, train.precision)
     measured = all(op.kind == "measured" for op in model.operations)
@@ -94,6 +86,7 @@ def _step_inputs(scenario: Scenario, train: Train, device: DeviceSpec | None, nu
         model=model, precision=precision, forward_s=tuple(f for f, _ in times),
         backward_s=tuple(b for _, b in times), optimizer_s=optimizer_s, copy_bytes_per_s=copy_rate,
         launch_s=launch_s, num_ranks=num_ranks, micro_batches=train.grad_accumulation, overlap=parallel.overlap,
-        bucket_cap_bytes=parallel.bucket_cap, first_bucket_bytes=parallel.first_bucket,
+        bucket_cap_bytes=parallel.bucket_cap, first_bucket_bytes=parallel.first_bucket_bytes,
         gradient_as_bucket_view=parallel.gradient_as_bucket_view, algorithm=parallel.algorithm,
+        context_bytes=device.context if device else 0.0, communicator_bytes=device.communicator if device else 0.0,
     )  # fmt: skip

@@ -36,6 +36,7 @@ from simulator.topology import AnyTopology, TopologySpec
 STRATEGIES: Final = ("ddp",)
 LATER_STRATEGIES: Final = ("zero1", "zero2", "zero3", "fsdp", "hsdp")
 MAX_GPUS: Final = 1_000_000
+FIRST_BUCKET_BYTES: Final = 2.0**20
 Op = Literal[
     "broadcast", "reduce", "all_reduce", "scatter", "gather", "all_gather", "reduce_scatter", "all_to_all"
 ]  # fmt: skip
@@ -115,13 +116,12 @@ class Parallel(Frozen):
         description="size at which a gradient bucket closes (PyTorch's bucket_cap_mb)",
         json_schema_extra={"default": "25 MiB"},
     )
-    first_bucket: Bytes = Field(
-        default=2.0**20,
-        description="size at which the first bucket closes, smaller so that it starts early",
-        json_schema_extra={"default": "1 MiB"},
+    first_bucket: Bytes | None = Field(
+        default=None,
+        description="size at which the first bucket closes; as in PyTorch 1 MiB, but bucket_cap where that is given",
     )
     gradient_as_bucket_view: bool = Field(
-        default=True, description="whether gradients live in the buckets instead of a copy beside them"
+        default=False, description="whether gradients live in the buckets instead of a copy beside them"
     )
     algorithm: Text = Field(
         default="auto", description="algorithm of the gradients' all-reduce; 'auto' is the fastest on the network"
@@ -130,6 +130,13 @@ class Parallel(Frozen):
     pp: Degree = Field(default=1, description="pipeline parallel degree")
     cp: Degree = Field(default=1, description="context parallel degree")
     ep: Degree = Field(default=1, description="expert parallel degree")
+
+    @property
+    def first_bucket_bytes(self) -> float:
+        """PyTorch's own small first bucket is gone once ``bucket_cap_mb`` is passed."""
+        if self.first_bucket is not None:
+            return self.first_bucket
+        return self.bucket_cap if "bucket_cap" in self.model_fields_set else FIRST_BUCKET_BYTES
 
 
 class Train(Frozen):
@@ -148,8 +155,10 @@ class Train(Frozen):
         default="flash",
         description="attention kernel: FlashAttention 2 (flash), 1 or 3, or one that keeps its score matrix (eager)",
     )
-    kernels: Literal["eager", "fused"] = Field(
-        default="eager", description="element-wise work: one kernel per operation (eager), or fused by torch.compile"
+    kernels: Literal["eager", "fused"] | None = Field(
+        default=None,
+        description="element-wise work: one kernel per operation (eager), or fused by a compiler; left out: as the "
+        "device's usual framework does it",
     )
     recompute: Literal["none", "selective", "full"] = Field(
         default="none", description="activations dropped in forward and computed again in backward"

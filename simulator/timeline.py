@@ -27,7 +27,7 @@ class Span:
 class CollectiveCost:
     """What the schedule of a Communicate task moves, per group of its axis.
 
-    latency_s: launch and message latencies, ``alone_s`` minus the time that its bytes need.
+    latency_s: what launch, messages and waiting take, ``alone_s`` minus what its bytes need on the busiest link.
     """
 
     algorithm: str

@@ -202,10 +202,20 @@ def test_a_time_below_the_bound_is_an_internal_error(op: str, algorithm: str) ->
     wires = wired(uniform(8))
     schedule = make_schedule(op, algorithm, Layout(num_ranks=8, root=3), 8e6)
     rate = np.full(8, BETA_BYTES_PER_S)
-    floor = max(bounds.latency_steps(schedule) * ALPHA_S, bounds.bandwidth_s(schedule, rate, rate))
+    busiest = max(schedule.sent_bytes().max(), schedule.received_bytes().max()) / BETA_BYTES_PER_S
+    floor = max(bounds.latency_steps(schedule) * ALPHA_S, bounds.bandwidth_s(schedule, rate, rate), busiest)
     hold_to_bounds(schedule, wires, floor)
     with pytest.raises(InternalError, match=f"{op}/{algorithm} on 8 ranks, 8000000 B: .* below the physical bound"):
         hold_to_bounds(schedule, wires, floor * (1 - 1e-6))
+
+
+def test_a_nic_that_is_forgotten_to_be_shared_is_caught_on_a_real_cluster() -> None:
+    """NVLink makes a rank's own links wide; the busiest link, here a NIC, is what a direct all-reduce cannot beat."""
+    network = shipped("aws-p4d", nodes=4)
+    schedule = make_schedule("all_reduce", "direct", Layout(num_ranks=32), 1e9)
+    time_s = simulate_collective(schedule, wired(network)).time_s
+    with pytest.raises(InternalError, match="below the physical bound"):
+        hold_to_bounds(schedule, wired(network), time_s / 2)
 
 
 def test_a_time_that_is_no_number_is_an_internal_error() -> None:

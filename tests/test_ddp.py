@@ -48,6 +48,7 @@ def inputs(model: TrainingModel = THREE, **changed: object) -> StepInputs:
         backward_s=tuple(op.backward_s or 0.0 for op in model.operations), optimizer_s=0.5,
         copy_bytes_per_s=float("inf"), launch_s=0.0, num_ranks=4, micro_batches=1, overlap="bucketed",
         bucket_cap_bytes=25 * MIB, first_bucket_bytes=MIB, gradient_as_bucket_view=True, algorithm="ring",
+        context_bytes=0.0, communicator_bytes=0.0,
     )  # fmt: skip
     return replace(made, **changed)  # type: ignore[arg-type]
 

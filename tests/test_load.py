@@ -53,7 +53,7 @@ def test_a_loaded_scenario_stands_by_itself(tmp_path: Path) -> None:
     assert isinstance(scenario.cluster.spec.device, DeviceSpec)
     assert scenario.model == PresetModel(preset="gpt2")
     assert scenario.parallel.strategy == "ddp"
-    assert (scenario.parallel.bucket_cap, scenario.parallel.first_bucket) == (25 * 2**20, 2**20)  # torch's defaults
+    assert (scenario.parallel.bucket_cap, scenario.parallel.first_bucket_bytes) == (25 * 2**20, 2**20)  # torch's
 
 
 def test_a_collective_needs_no_model(tmp_path: Path) -> None:
@@ -450,3 +450,12 @@ def test_an_image_model_needs_no_sequence_length(tmp_path: Path) -> None:
     train = load_scenario(write(tmp_path, GOOD.replace("gpt2", "resnet-18").replace("  seq_len: 1024\n", ""))).train
     assert train is not None
     assert train.micro_batch == 4
+
+
+@pytest.mark.parametrize(
+    ("keys", "first_mib"), [("", 1), ("bucket_cap: 8 MiB", 8), ("bucket_cap: 8 MiB, first_bucket: 2 MiB", 2)]
+)
+def test_a_bucket_cap_that_is_given_is_the_first_buckets_too(tmp_path: Path, keys: str, first_mib: int) -> None:
+    """As in PyTorch, where passing bucket_cap_mb removes the small first bucket (tests/test_real_ddp.py)."""
+    parallel = load_scenario(write(tmp_path, GOOD + f"parallel: {{{keys}}}\n")).parallel
+    assert parallel.first_bucket_bytes == first_mib * 2**20

@@ -9,9 +9,13 @@ from simulator import shipped
 from simulator.errors import ScenarioError
 from simulator.load import load_preset
 from simulator.model_spec import ArchitectureModel, LayersModel, MeasuredLayer, PresetModel
+from simulator.training.architecture import Architecture
+from simulator.training.buckets import ready_order
 from simulator.training.flop import CONVENTIONS, model_flop_per_token, training_flop, training_time_s
 from simulator.training.operations import KINDS, TrainingModel, num_elements
+from simulator.training.precision import PRECISIONS
 from simulator.training.presets import build_model, model_precision
+from simulator.training.transformer import Batch, transformer
 
 YEAR_S = 365.25 * 86400
 
@@ -61,6 +65,43 @@ def test_llama_tensors_are_registered_as_hugging_face_registers_them() -> None:
         "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "input_layernorm", "post_attention_layernorm",
     ]  # fmt: skip
     assert names[-2:] == ["model.norm.weight", "lm_head.weight"]
+
+
+def block_ready(preset: str, precision: str, prefix: str) -> list[str]:
+    """The gradients of one block in the order in which they are ready, names without the block's."""
+    names = [ready.tensor.name for ready in ready_order(build(preset, precision=precision), 4)]
+    return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "fp32"])
+def test_gradients_of_a_qwen3_block_are_ready_in_the_order_of_a_real_backward(precision: str) -> None:
+    """Post-accumulate hooks of torch 2.13, the block written in the order of Hugging Face's Qwen3DecoderLayer."""
+    found = block_ready("qwen3-8b", precision, "model.layers.7.")
+    assert [name.removesuffix(".weight").rpartition(".")[2] for name in found] == [
+        "down_proj", "up_proj", "gate_proj", "post_attention_layernorm", "o_proj",
+        "v_proj", "k_norm", "k_proj", "q_norm", "q_proj", "input_layernorm",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("precision", "linear"), [("fp32", ("bias", "weight")), ("bf16-mixed", ("weight", "bias"))])
+def test_a_norm_is_ready_weight_first_and_a_linear_layer_so_only_under_autocast(
+    precision: str, linear: tuple[str, str]
+) -> None:
+    """Post-accumulate hooks of torch 2.13 on a GPT-2 block, which has both kinds with biases."""
+    layers = ["mlp.c_proj", "mlp.c_fc", "ln_2", "attn.c_proj", "attn.c_attn", "ln_1"]
+    assert block_ready("gpt2", precision, "transformer.h.3.") == [
+        f"{layer}.{part}" for layer in layers for part in (("weight", "bias") if "ln_" in layer else linear)
+    ]
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "fp32"])
+@pytest.mark.parametrize("name", ["gpt2", "cs-mlp-8x1024", "resnet-18"])
+def test_parameters_stay_in_registration_order_whatever_is_ready_first(name: str, precision: str) -> None:
+    """A layer's weight is registered right before its bias."""
+    names = [tensor.name for tensor in build(name, precision=precision).parameters]
+    for place, bias in enumerate(names):
+        if bias.endswith(".bias"):
+            assert names[place - 1] == bias.removesuffix("bias") + "weight"
 
 
 def test_a_tied_gradient_is_ready_last() -> None:
@@ -119,7 +160,7 @@ def test_405b_takes_about_three_thousand_years_on_one_h100() -> None:
 def test_gpt2_block_keeps_34_sbh_plus_the_scores(attention: str, score: float) -> None:
     """Korthikanti et al. 2022, equation 1: s b h (34 + 5 a s / h); flash drops the score term and adds 4 a s b."""
     s, b, h, a = 512, 2, 768, 12
-    model = build("gpt2", attention=attention)
+    model = build("gpt2", attention=attention, precision="bf16-master")
     block = sum(operation.saved_bytes for operation in model.operations if operation.layer == "layers.5")
     statistics = 4 * a * s * b if attention == "flash" else 0
     assert block == pytest.approx(s * b * (34 * h + score * a * s) + statistics, rel=1e-12)
@@ -131,9 +172,56 @@ def test_llama_block_keeps_12h_4hkv_8f_4a(name: str) -> None:
     config = load_preset(name).config or {}
     h, f = config["hidden_size"], config["intermediate_size"]
     a, kv = config["num_attention_heads"], config["num_key_value_heads"]
-    model = build(name)
+    model = build(name, precision="bf16-master", kernels="fused")
     block = sum(operation.saved_bytes for operation in model.operations if operation.layer == "layers.0")
     assert block == pytest.approx(model.tokens * (12 * h + 4 * h * kv / a + 8 * f + 4 * a), rel=1e-12)
+
+
+SAVED_BY_TORCH = {
+    # precision: Llama, Llama with norms of q and k, Llama with eager attention, GPT-2, GPT-2 with eager attention
+    "bf16-mixed": (56.078, 63.656, 80.016, 36.094, 60.031),
+    "bf16": (46.078, 53.656, 70.016, 32.078, 40.016),
+    "fp32": (84.078, 94.156, 100.016, 64.094, 80.031),
+}
+"""Bytes a block keeps, over T h. Source: torch 2.13 CPU saved tensors (``saved_tensors_hooks``, unique storages).
+
+h 512, 8 heads, T 256 in one sequence, no dropout; Llama: kv 2 (repeated for all heads), f 1408; scaled dot product
+attention (flash). Weights, their 16-bit copies and the tables of rotary positions are not counted.
+"""
+
+
+@pytest.mark.parametrize("precision", SAVED_BY_TORCH)
+@pytest.mark.parametrize(
+    ("place", "family", "qk_norm", "attention"),
+    [(0, "llama", False, "flash"), (1, "llama", True, "flash"), (2, "llama", False, "eager"),
+     (3, "gpt2", False, "flash"), (4, "gpt2", False, "eager")],
+)  # fmt: skip
+def test_an_eager_block_keeps_what_torch_saves(
+    precision: str, place: int, family: str, qk_norm: bool, attention: str
+) -> None:
+    """Less the statistics of norms, which we leave out: at most 8 bytes a token for each of two, and 4 a head."""
+    hidden, heads, seq = 512, 8, 256
+    kv, ffn = (heads, 4 * hidden) if family == "gpt2" else (2, 1408)
+    arch = Architecture(
+        name="one block", family=family, num_layers=1, hidden_size=hidden, num_heads=heads, num_kv_heads=kv,
+        head_dim=hidden // heads, intermediate_size=ffn, vocab_size=64, max_positions=seq, qk_norm=qk_norm,
+    )  # fmt: skip
+    model = transformer(arch, Batch(seq_len=seq, micro_batch=1, precision=PRECISIONS[precision], attention=attention))
+    block = sum(operation.saved_bytes for operation in model.operations if operation.layer == "layers.0")
+    statistics = 2 * 8 + (4 * (heads + kv) if qk_norm else 0)
+    saved = SAVED_BY_TORCH[precision][place] * hidden
+    assert saved - statistics - 0.5 <= block / seq <= saved
+
+
+@pytest.mark.parametrize(("precision", "kernels", "units"), [
+    ("bf16-mixed", "eager", 34), ("bf16-master", "eager", 24), ("bf16-mixed", "fused", 20), ("bf16-master", "fused", 16)
+])  # fmt: skip
+def test_llama_block_with_all_heads_keeps_so_many_h(precision: str, kernels: str, units: int) -> None:
+    """Beside 8 f + 4 a. From fused 16-bit: fp32 stream + 4, RMSNorm's fp32 + 8, inputs cast for each reader + 6."""
+    h, f, a = 4096, 11008, 32
+    model = build("llama-2-7b", precision=precision, kernels=kernels)
+    block = sum(operation.saved_bytes for operation in model.operations if operation.layer == "layers.0")
+    assert block == model.tokens * (units * h + 8 * f + 4 * a)
 
 
 def test_head_keeps_six_bytes_a_logit_and_needs_six_more_for_their_gradient() -> None:

@@ -192,6 +192,13 @@ def test_groups_of_one_axis_that_cross_one_uplink_share_it() -> None:
         assert simulate(inside, network, fidelity=fidelity).end_s == pytest.approx(2 + 8)
 
 
+@pytest.mark.parametrize("fidelity", FIDELITIES)
+def test_a_collective_of_one_group_is_no_business_of_the_others(fidelity: str) -> None:
+    """Ranks 2 and 3 are another group of the axis and never call: nobody waits for them."""
+    crossing = plan(collective("x", 8.0, classes=("left",)), classes=TWO, axes={"dp": ((0, 1), (2, 3))})
+    assert simulate(crossing, SLOW, fidelity=fidelity).end_s == pytest.approx(2 + 8.0)
+
+
 def test_a_collective_starts_when_its_last_rank_class_arrives() -> None:
     """'ready' ends at 1 s on the left and at 7 s on the right: the left waits in the collective."""
     tasks = (

@@ -10,7 +10,7 @@ import simpy
 
 from simulator.engine.coflow import Coflow, CoflowMaker
 from simulator.engine.machine import Machine
-from simulator.plan import Communicate, Plan, absences
+from simulator.plan import Communicate, Plan, absences, groups_called
 from simulator.schedule import Floats
 from simulator.timeline import CollectiveCost
 
@@ -48,4 +48,4 @@ class ByCoflow:
         over.succeed()
 
     def _coflow(self, task: Communicate) -> Coflow:
-        return self._maker.coflow(task.op, task.algorithm, task.message_bytes, self._plan.axes[task.axis])
+        return self._maker.coflow(task.op, task.algorithm, task.message_bytes, groups_called(self._plan, task))

@@ -12,7 +12,7 @@ from simulator.engine.coflow import CoflowMaker
 from simulator.engine.fabric import Fabric
 from simulator.engine.machine import Machine
 from simulator.engine.message import Player
-from simulator.plan import Communicate, Plan
+from simulator.plan import Communicate, Plan, groups_called
 from simulator.schedule import Floats, Ints
 from simulator.timeline import CollectiveCost
 
@@ -57,7 +57,7 @@ class ByMessage:
                 ended[place].succeed()
 
         if task.name not in self.costs:
-            coflow = self._maker.coflow(task.op, task.algorithm, task.message_bytes, self._plan.axes[task.axis])
+            coflow = self._maker.coflow(task.op, task.algorithm, task.message_bytes, groups_called(self._plan, task))
             self.costs[task.name] = coflow.cost
             self.link_bytes = self.link_bytes + coflow.link_bytes
         schedule = self._maker.schedule(task.op, self.costs[task.name].algorithm, task.message_bytes, group)

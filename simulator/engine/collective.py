@@ -99,13 +99,16 @@ def _work(schedule: Schedule) -> int:
 
 
 def hold_to_bounds(schedule: Schedule, wires: Wires, time_s: float) -> None:
-    """Raise InternalError when ``time_s`` is below what latency or bandwidth allow.
+    """Raise InternalError when ``time_s`` is below what latency, the ranks' links or the busiest link allow.
 
     Such a result is a bug in the simulator, caught when it happens instead of printed as good news.
     """
     if schedule.num_ranks == 1 or not schedule.phases:
         return
-    floor = max(wires.latency_floor_s(schedule), bounds.bandwidth_s(schedule, *wires.rank_capacity()))
+    floor = max(
+        wires.latency_floor_s(schedule), bounds.bandwidth_s(schedule, *wires.rank_capacity()),
+        wires.busiest_link_s(schedule),
+    )  # fmt: skip
     if not time_s >= floor * (1 - _SLACK):  # so that NaN is caught too
         raise InternalError(
             f"{schedule.op}/{schedule.algorithm} on {schedule.num_ranks} ranks, {schedule.size_bytes:.0f} B: "

@@ -46,11 +46,6 @@ class Fabric:
         self.peak_load = np.zeros(len(capacity))
         self.track_load = False
 
-    @property
-    def num_active(self) -> int:
-        """Flows that carry bytes now."""
-        return len(self._tags)
-
     def send(self, links: Ints, latency_s: Floats, size_bytes: Floats, tags: Ints) -> None:
         """Start transfers now, one per row of ``links``; each waits its latency, then flows."""
         if len(tags) and (latency_s == latency_s[0]).all():

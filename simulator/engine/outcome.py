@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from simulator.engine.wires import Wires
 from simulator.schedule import Floats, Schedule
 
@@ -14,8 +12,8 @@ from simulator.schedule import Floats, Schedule
 class Outcome:
     """Times and traffic of one collective.
 
-    finish_s: (num_ranks,) when each rank is done; starts are absolute, so this is too.
-    time_s: from the first rank's start to the last rank's end.
+    finish_s: (num_ranks,) when each rank is done, launch included; starts are absolute, so this is too.
+    time_s: from the first rank's call (before its launch) to the last rank's end.
     link_bytes: (num_links,) bytes carried by each link of the network.
     fidelity: 'vector', 'message' or 'lockstep'.
     handed_over: why the vector engine refused, when it did; else ''.
@@ -36,11 +34,7 @@ def outcome(
     schedule: Schedule, wires: Wires, starts_s: Floats, finish_s: Floats, fidelity: str, handed_over: str = ""
 ) -> Outcome:
     """Times with the traffic that belongs to them, which is the schedule's whatever the times are."""
-    link_bytes = np.zeros(len(wires.capacity))
-    for pattern, steps in schedule.runs():
-        links = wires.paths(pattern).links
-        carried = np.repeat(pattern.chunks * (steps * schedule.chunk_bytes), links.shape[1])
-        link_bytes += np.bincount(links.ravel(), carried, len(link_bytes))
+    link_bytes = wires.link_chunks(schedule) * schedule.chunk_bytes
     return Outcome(
         finish_s=finish_s, time_s=float(finish_s.max() - starts_s.min()), num_steps=schedule.num_steps,
         num_messages=schedule.num_messages, sent_bytes=schedule.sent_bytes(),

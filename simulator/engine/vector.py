@@ -37,6 +37,13 @@ def finish_times(schedule: Schedule, wires: Wires, starts_s: Floats, chunk_bytes
     starts_s: (num_ranks,) when each rank calls the collective. chunk_bytes: (num_sizes,) bytes of a chunk.
     Raises NotExactError where none of the conditions in ``conditions`` holds.
     """
+    first_s = float(starts_s.min())
+    return first_s + _from_zero(
+        schedule, wires, starts_s - first_s, chunk_bytes
+    )  # tolerances are relative to the clock
+
+
+def _from_zero(schedule: Schedule, wires: Wires, starts_s: Floats, chunk_bytes: Floats) -> Floats:
     never_slowed = wires.keep("uncontended", schedule, lambda: uncontended(schedule, wires))
     earliest = _at_rates(schedule, wires, starts_s, chunk_bytes)
     if never_slowed:

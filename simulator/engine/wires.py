@@ -107,6 +107,23 @@ class Wires:
 
         return self.keep("latency floor", schedule, find)
 
+    def link_chunks(self, schedule: Schedule) -> Floats:
+        """Chunks that each link carries in the whole schedule, (num_links + 1,) with the filler last."""
+
+        def find() -> Floats:
+            total = np.zeros(len(self.capacity))
+            for pattern, steps in schedule.runs():
+                links = self.paths(pattern).links
+                carried = np.repeat(pattern.chunks * float(steps), links.shape[1])
+                total += np.bincount(links.ravel(), carried, len(total))
+            return total
+
+        return self.keep("link chunks", schedule, find)
+
+    def busiest_link_s(self, schedule: Schedule) -> float:
+        """What the busiest link needs for its bytes at full rate: no time of the schedule is below it."""
+        return float((self.link_chunks(schedule) / self.capacity).max(initial=0.0) * schedule.chunk_bytes)
+
 
 def make_wires(network: Network, gpus: Ints, routes: Routes | None = None) -> Wires:
     """Wires for the ranks that sit on ``gpus``; share ``routes`` between calls to keep its cache."""

@@ -10,7 +10,7 @@ from simulator.job import Job
 from simulator.plan import COMPUTE_LANE, Communicate
 from simulator.report.intervals import minus, total, union
 from simulator.timeline import Span, Timeline
-from simulator.training.flop import convention_for, model_flop_per_token
+from simulator.training.flop import convention_for, model_flop_per_token, model_flop_utilisation
 
 #: Differences of times below this share of the step are rounding.
 _ROUNDING = 1e-9
@@ -101,7 +101,7 @@ class StepReport:
 
 def measure(timeline: Timeline, startup: Timeline, job: Job) -> StepReport:
     """The report of a simulated step. ``startup`` is the timeline of what is sent once, before the first step."""
-    ranks = timeline.plan.classes[0].name
+    ranks = max(timeline.spans, key=lambda s: s.end_s).ranks  # the class that sets the step
     spans = timeline.of_class(ranks)
     compute = [s for s in spans if s.task.lane == COMPUTE_LANE]
     comm = [s for s in spans if s.task.lane != COMPUTE_LANE]
@@ -114,7 +114,8 @@ def measure(timeline: Timeline, startup: Timeline, job: Job) -> StepReport:
     per_token = model_flop_per_token(job.model, convention)
     rate = tokens / timeline.end_s
     flops = rate / job.num_ranks * per_token
-    peak = job.device.peak_flop_per_s(job.inputs.precision.dtype) if job.device else None
+    peak = job.device.peak_flop_per_s(job.inputs.precision.dtype) if job.device and per_token else None
+    mfu = model_flop_utilisation(per_token, rate / job.num_ranks, peak) if peak else None
     costs = list(timeline.costs.values())
     return StepReport(
         title=timeline.plan.title, step_time_s=timeline.end_s, startup_time_s=startup.end_s,
@@ -125,7 +126,7 @@ def measure(timeline: Timeline, startup: Timeline, job: Job) -> StepReport:
         interference_s=_stretched(compute, timeline.end_s),
         comm_total_s=total(talking), comm_hidden_s=total(talking) - exposed,
         tokens_per_step=tokens, tokens_per_s=rate, tokens_per_s_per_gpu=rate / job.num_ranks,
-        flop_per_token=per_token, tflops_per_gpu=flops / 1e12, mfu=flops / peak if peak and per_token else None,
+        flop_per_token=per_token, tflops_per_gpu=flops / 1e12, mfu=mfu,
         mfu_definition=convention, collectives=tuple(_collectives(comm, timeline, busy)),
         links=_links(timeline), num_links=len(timeline.link_names),
         ranks_simulated=len(timeline.plan.classes), ranks_total=job.num_ranks, events=timeline.events,

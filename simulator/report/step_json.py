@@ -1,4 +1,4 @@
-"""A step's report as plain data for ``run --json``. Keys are a contract (see docs): SI units, names carry them."""
+"""A step's report as plain data for ``run --json``. Keys are a contract: SI units, and names carry them."""
 
 from __future__ import annotations
 

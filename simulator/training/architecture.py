@@ -66,6 +66,18 @@ def norm(name: str, size: int, *, bias: bool) -> tuple[ParameterTensor, ...]:
     return (weight, _tensor(f"{name}.bias", size)) if bias else (weight,)
 
 
+def bias_first(tensors: tuple[ParameterTensor, ...]) -> tuple[ParameterTensor, ...]:
+    """Each ``weight, bias`` pair as ``bias, weight``, for what makes the weight's gradient ready first.
+
+    An operation's gradients are ready in the reverse of the order its tensors are stored in (torch 2.13, order of the
+    post-accumulate hooks): norms, and linear layers under autocast, make the weight's ready before the bias's.
+    """
+    swapped: list[ParameterTensor] = []
+    for tensor in tensors:
+        swapped.insert(len(swapped) - tensor.name.endswith(".bias"), tensor)
+    return tuple(swapped)
+
+
 def block_tensors(arch: Architecture, layer: int) -> dict[str, tuple[ParameterTensor, ...]]:
     """Parameter tensors of one block by part, parts in registration order.
 

@@ -3,8 +3,7 @@
 Tensors are added in the order in which their gradients become ready; a bucket closes once its size has reached the
 cap, so the tensor that crosses it is included and tensors are never split (torch/csrc/distributed/c10d/reducer.cpp,
 ``compute_bucket_assignment_by_size``). The first bucket has a cap of its own, 1 MiB, so that communication starts
-early; passing ``bucket_cap_mb`` to DDP removes it in current PyTorch, which ``first_bucket`` equal to ``bucket_cap``
-reproduces.
+early, unless ``bucket_cap_mb`` is passed (tests/test_real_ddp.py).
 """
 
 from __future__ import annotations

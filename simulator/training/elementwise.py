@@ -8,6 +8,9 @@ The counts are ours, from the kernels PyTorch launches: ``LlamaRMSNorm`` in 16 b
 averages (4), scales (4 + 4), casts down (4 + 2) and multiplies by the weight (2 + 2), 36 bytes where a fused kernel
 needs 4. Under ``torch.autocast`` the residual stream and the norms are fp32, and every linear layer casts its input.
 
+What is kept for backward (the ``*_kept_bytes``) follows from the same kernels: an eager RMSNorm keeps its fp32 input
+and the normalised input, autocast one 16-bit input for each linear layer. Checked against the tensors torch 2.13 saves.
+
 Symbols: e bytes of an activation in the compute type, r of the residual stream, n linear layers that read the norm.
 Limits: no caches (an input that the second-level cache still holds costs nothing), no Hugging Face ``gelu_new`` (eight
 kernels; we count one GELU kernel, as ``torch.nn.GELU``).
@@ -43,6 +46,39 @@ NOTHING = Cost(forward=0.0, backward=0.0, kernels=(0, 0))
 def stream_bytes(precision: Precision) -> int:
     """Bytes of an element of the residual stream: fp32 under autocast, whose embedding and norms return fp32."""
     return 4 if precision.cached_weight_bytes else precision.compute_bytes
+
+
+def norm_kept_bytes(precision: Precision, *, rms: bool, fused: bool) -> float:
+    """Bytes per element a norm of the residual stream keeps.
+
+    ``LayerNorm`` and any fused norm: its input, r. ``LlamaRMSNorm``: the input in fp32 (4, the stream itself where that
+    is fp32) and the normalised input in the stream's type (r). Statistics (4 or 8 bytes a token) are left out.
+    """
+    r = stream_bytes(precision)
+    return float(4 + r if rms and not fused else r)
+
+
+def linear_kept_bytes(precision: Precision, *, readers: int, fused: bool) -> float:
+    """Bytes per element of the input that ``readers`` linear layers share; eager autocast casts it for each anew."""
+    copies = readers if precision.cached_weight_bytes and not fused else 1
+    return float(copies * precision.compute_bytes)
+
+
+def qk_norm_kept_bytes(precision: Precision, *, fused: bool) -> float:
+    """Bytes per element of q and k that their RMSNorms keep: as ``norm_kept_bytes``, in the compute type."""
+    return float(precision.compute_bytes if fused else 4 + precision.compute_bytes)
+
+
+def scores_kept_bytes(precision: Precision, *, fp32_softmax: bool, dropout: bool, fused: bool) -> float:
+    """Bytes per score of attention that is not flash.
+
+    The softmax's output, e, and with dropout a mask and what it leaves, 2 e + 1. Autocast, and models that ask for it
+    (``fp32_softmax``: Llama), run the softmax in fp32: its output takes 4, and eager code keeps the 16-bit copy too.
+    """
+    e = precision.compute_bytes
+    softmax = 4 if fp32_softmax or precision.cached_weight_bytes else e
+    copy = e if dropout or (softmax > e and not fused) else 0
+    return float(softmax + copy + dropout)
 
 
 def norm(precision: Precision, *, rms: bool, readers: int, residual: bool, fused: bool) -> Cost:

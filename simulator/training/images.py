@@ -6,8 +6,8 @@ kernels and recomputation do not apply to them.
 
 from __future__ import annotations
 
-from simulator.training.architecture import linear, norm
-from simulator.training.operations import Operation, TrainingModel, num_elements
+from simulator.training.architecture import bias_first, linear, norm
+from simulator.training.operations import Operation, ParameterTensor, TrainingModel, num_elements
 from simulator.training.precision import Precision
 
 RESNET_STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))
@@ -38,19 +38,25 @@ def lecture_mlp(
 def _model(
     name: str, operations: list[Operation], micro_batch: int, *, num_layers: int, hidden: int, buffer_bytes: float = 0.0
 ) -> TrainingModel:
-    parameters = tuple(tensor for operation in operations for tensor in operation.parameters)
+    parameters = tuple(tensor for operation in operations for tensor in _registered(operation))
     return TrainingModel(
         name=name, operations=tuple(operations), parameters=parameters, num_parameters=num_elements(parameters),
         num_layers=num_layers, hidden_size=hidden, micro_batch=micro_batch, buffer_bytes=buffer_bytes,
     )  # fmt: skip
 
 
+def _registered(operation: Operation) -> tuple[ParameterTensor, ...]:
+    """The one layer's tensors as PyTorch registers them, weight before bias."""
+    return tuple(sorted(operation.parameters, key=lambda tensor: tensor.name.endswith(".bias")))
+
+
 def _linear(name: str, outputs: int, inputs: int, rows: int, precision: Precision) -> Operation:
     e, flop = precision.compute_bytes, 2.0 * rows * outputs * inputs
     traffic = float(e * (rows * inputs + outputs * inputs + rows * outputs))
+    tensors = linear(name, outputs, inputs, bias=True)
     return Operation(
         name=name, layer=name, kind="gemm",
-        parameters=linear(name, outputs, inputs, bias=True),
+        parameters=bias_first(tensors) if precision.cached_weight_bytes else tensors,
         forward_flop=flop, backward_flop=2 * flop, gemm=((rows, outputs, inputs),),
         forward_bytes=traffic, backward_bytes=2 * traffic, backward_kernels=3, saved_bytes=float(e * rows * inputs),
     )  # fmt: skip
@@ -60,7 +66,7 @@ def _layer_norm(name: str, size: int, rows: int, precision: Precision) -> Operat
     unit = float(rows * size * precision.compute_bytes)
     return Operation(
         name=name, layer=name, kind="elementwise",
-        parameters=norm(name, size, bias=True),
+        parameters=bias_first(norm(name, size, bias=True)),
         forward_bytes=2 * unit, backward_bytes=3 * unit, saved_bytes=unit,
     )  # fmt: skip
 
@@ -118,7 +124,7 @@ def _convolution(
             forward_bytes=traffic, backward_bytes=2 * traffic, saved_bytes=float(e * pixels_in),
         ),
         Operation(
-            name=norm_name, layer=name, kind="elementwise", parameters=norm(norm_name, outputs, bias=True),
+            name=norm_name, layer=name, kind="elementwise", parameters=bias_first(norm(norm_name, outputs, bias=True)),
             forward_bytes=5 * unit, backward_bytes=8 * unit, forward_kernels=2, saved_bytes=unit,
         ),
     ]  # fmt: skip

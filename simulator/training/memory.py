@@ -1,12 +1,18 @@
 """Bytes of one rank's memory by kind, for data parallelism without sharding.
 
-At the peak, the start of the last micro-batch's backward, weights, gradients, optimizer states, all activations and the
-gradient of the logits are alive together; with recomputation, one block's activations instead of that gradient if they
-are larger. The optimizer step is the other candidate: no activations, but one more copy
-of the weights (``foreach`` AdamW, PyTorch documentation of ``torch.optim.AdamW``). The larger is reported.
+At the peak, the start of the last micro-batch's backward, these are alive together, for P parameters:
 
-Workspace is what no tensor shows: the CUDA context (0.5 to 0.9 GiB) and the first communicator (1.4 to 1.6 GB), as
-reported in NVIDIA/nccl issues 964 and 1685. Allocator fragmentation (2 to 10 % of what is reserved) is not added.
+    P (weights + autocast's 16-bit copies + gradients + optimizer states, bytes each, ``training.precision``)
+    + P x reduced bytes, if gradients are copied to buckets beside them
+    + activations of all operations (``training.transformer`` has the formulas, by kernels and precision)
+    + the larger of: gradient of the logits, activations of one block that is run again (recomputation)
+    + buffers + context + communicator
+
+The optimizer step needs less: like its time (``compute.optimizer_time_s``) it is that of a fused kernel, which works in
+place. PyTorch's ``foreach`` variant would need one more copy of the weights, after the activations are gone.
+
+Context and communicator are what no tensor shows; the device file has both with their sources. Allocator fragmentation
+(2 to 10 % of what is reserved) and temporaries of single kernels are not added.
 """
 
 from __future__ import annotations
@@ -19,8 +25,7 @@ from simulator.training.operations import TrainingModel
 from simulator.training.precision import Precision, optimizer_state_bytes
 
 MEMORY_KINDS = ("params", "grads", "optimizer", "activations", "gathered", "buffers", "workspace")
-CONTEXT_BYTES = 0.7 * 2**30
-COMMUNICATOR_BYTES = 1.5e9
+START_OF_BACKWARD = "start of backward"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,32 +55,34 @@ def ddp_memory(
     optimizer: str,
     *,
     num_ranks: int,
+    context_bytes: float,
+    communicator_bytes: float,
     gradient_as_bucket_view: bool = True,
 ) -> Memory:
-    """Memory of one rank under DDP. One rank alone has no communicator and no buckets."""
+    """Memory of one rank under DDP. One rank alone has no communicator and no buckets.
+
+    ``context_bytes`` and ``communicator_bytes`` are ``DeviceSpec.context`` and ``.communicator``; 0 without a device.
+    """
     parameters = float(model.num_parameters)
     weights, grads = parameters * precision.param_bytes, parameters * precision.grad_bytes
     copies = 0.0 if gradient_as_bucket_view or num_ranks == 1 else parameters * precision.reduce_bytes
-    overhead = CONTEXT_BYTES + (COMMUNICATOR_BYTES if num_ranks > 1 else 0.0)
+    overhead = context_bytes + (communicator_bytes if num_ranks > 1 else 0.0)
     cached = parameters * precision.cached_weight_bytes
     # The gradient of the logits is gone when the first block is run again.
     activations = model.saved_bytes + max(model.loss_gradient_bytes, model.replayed_bytes)
-    backward = activations + cached
-    step = weights
-    at_step = step > backward
     return Memory(
         by_kind_bytes=MappingProxyType(
             {
-                "params": weights + (0.0 if at_step else cached),
+                "params": weights + cached,
                 "grads": grads,
                 "optimizer": parameters * optimizer_state_bytes(precision, optimizer),
-                "activations": 0.0 if at_step else activations,
+                "activations": activations,
                 "gathered": 0.0,
                 "buffers": copies + model.buffer_bytes,
-                "workspace": overhead + (step if at_step else 0.0),
+                "workspace": overhead,
             }
         ),
-        peak_at="optimizer step" if at_step else "start of backward",
+        peak_at=START_OF_BACKWARD,
     )
 
 

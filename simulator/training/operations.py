@@ -22,7 +22,8 @@ class ParameterTensor:
 class Operation:
     """One thing a compute stream runs, for one micro-batch on one rank.
 
-    ``parameters`` are in registration order; their gradients are ready when this operation's backward ends.
+    ``parameters`` are in the order whose reverse is that in which their gradients are ready, all of them when this
+    operation's backward ends.
     ``gemm`` lists ``(m, n, k)`` of each forward matrix product: an ``m x k`` input times a ``k x n`` weight; backward
     runs ``(m, k, n)`` and ``(n, k, m)`` for each. ``forward_bytes`` is memory traffic of the main kernels, which
     overlaps their arithmetic; ``elementwise_*_bytes`` is traffic of further kernels that run after it (casts of

@@ -1,7 +1,7 @@
 """Activation checkpointing: keep less of a block in forward, run parts of it again before its backward.
 
-* ``full``: each block keeps its input (``2 s b h`` bytes in 16 bits) and runs its whole forward again: a third more
-  arithmetic than 3 forwards. One block at a time is alive in full.
+* ``full``: each block keeps its input (``2 s b h`` bytes in 16 bits, 4 where the residual stream is fp32) and runs its
+  whole forward again: a third more arithmetic than 3 forwards. One block at a time is alive in full, beside its input.
 * ``selective`` (Korthikanti et al. 2022, arXiv:2205.05198, section 5): only the attention core runs again, so its
   scores (``5 a s`` per ``s b h`` term) are not kept. A fused kernel keeps none anyway; there it saves only statistics.
 
@@ -18,13 +18,13 @@ from simulator.training.operations import Operation
 MODES = ("none", "selective", "full")
 
 
-def recomputed_block(block: list[Operation]) -> list[Operation]:
+def recomputed_block(block: list[Operation], input_bytes: float) -> list[Operation]:
     """``full``: the operations of one block, all run again before the backward of the last, which comes first.
 
-    Only the block's input is kept, which is what its first norm keeps.
+    Only the block's input is kept, by its first operation.
     """
     kept = [replace(operation, saved_bytes=0.0) for operation in block]
-    kept[0] = replace(kept[0], saved_bytes=block[0].saved_bytes)
+    kept[0] = replace(kept[0], saved_bytes=input_bytes)
     kept[-1] = replace(kept[-1], replayed=tuple(block))
     return kept
 

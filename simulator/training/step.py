@@ -19,7 +19,8 @@ class StepInputs:
 
     forward_s, backward_s: seconds of each operation of ``model.operations``, in that order.
     copy_bytes_per_s: rate at which gradients are scaled or copied (memory traffic); inf when copies are free.
-    reduce_bytes, param_bytes: bytes per element on the wire for gradients and for weights.
+    precision: bytes per element of weights, gradients and what is sent.
+    context_bytes, communicator_bytes: device memory that no tensor shows.
     """
 
     model: TrainingModel
@@ -36,6 +37,8 @@ class StepInputs:
     first_bucket_bytes: float
     gradient_as_bucket_view: bool
     algorithm: str
+    context_bytes: float
+    communicator_bytes: float
 
     def copy_s(self, size_bytes: float) -> float:
         """Seconds of a kernel that reads and writes ``size_bytes``."""

@@ -23,7 +23,8 @@ class Strategy:
 def _ddp_memory(inputs: StepInputs, optimizer: str) -> Memory:
     copies = inputs.overlap == "bucketed" and not inputs.gradient_as_bucket_view
     return ddp_memory(
-        inputs.model, inputs.precision, optimizer, num_ranks=inputs.num_ranks, gradient_as_bucket_view=not copies
+        inputs.model, inputs.precision, optimizer, num_ranks=inputs.num_ranks, context_bytes=inputs.context_bytes,
+        communicator_bytes=inputs.communicator_bytes, gradient_as_bucket_view=not copies,
     )  # fmt: skip
 
 

@@ -3,15 +3,24 @@
 Symbols: s tokens per sequence, b sequences, T = s b, h hidden size, q = heads x head size, k the same of the key-value
 heads, f MLP size, a heads, V vocabulary, e bytes per activation (2 in 16-bit training).
 
-Kept for backward, per block (Korthikanti et al. 2022, arXiv:2205.05198, equation 1, and its Llama counterpart):
-GPT-2 with flash attention ``T(17 e h + 4 a)`` with dropout masks of one byte, which is ``s b h 34`` at e = 2; without
-dropout ``T 16 e h``; eager attention adds ``a s e T`` (``a s T (2 e + 1)`` with dropout). Llama with SwiGLU
+Kept for backward, per block, with fused kernels and a residual stream of e bytes (Korthikanti et al. 2022,
+arXiv:2205.05198, equation 1, and its Llama counterpart): GPT-2 with flash attention ``T (16 e h + 4 a)``, with dropout
+``2 h`` more for masks of one byte, which is ``s b h 34`` at e = 2; other attention adds ``a s e T``
+(``a s T (2 e + 1)`` with dropout) in place of ``4 a T``, more where the softmax is fp32. Llama with SwiGLU
 ``T e (4 h + 2 q + 2 k + 4 f) + 4 a T``, which for q = h and e = 2 is ``s b (12 h + 4 h kv / a + 8 f + 4 a)``.
 
-What lies between the products is counted in ``training.elementwise``, for eager or fused kernels.
+Kept with other kernels (ours; equal to the tensors that torch 2.13 saves, ``tests/test_model.py``), with r bytes per
+element of the residual stream, 4 under autocast and else e, and c = 1, under eager autocast one per linear layer:
+norms ``2 r h``, eager RMSNorm ``2 (4 + r) h``; inputs of q, k, v and of gate, up ``c e h`` each; attention
+``e (2 q + 2 k)``, eager ``e 4 q`` as k and v are repeated for all heads; SwiGLU and down ``4 e f`` (GELU ``2 e f``);
+norms of q and k ``e (q + k)``, eager ``(4 + e) (q + k)``; scores as ``elementwise.scores_kept_bytes``. So
+Llama, eager autocast, q = h: ``s b (34 h + 8 f + 4 a)``; eager 16-bit ``s b (24 h + 8 f + 4 a)``.
 
-Limits: the bytes *kept* are those of fused norms and a residual stream of e bytes. Under autocast the stream is fp32
-(2 h more per norm), and an eager RMSNorm keeps 4 to 6 h more: real runs of that kind need up to a quarter more.
+What lies between the products is counted in ``training.elementwise``, for eager or fused kernels, time and bytes alike.
+
+Limits: ``torch.compile`` recomputes more than the closed forms of fused kernels say, and keeps less: a Llama block of
+f = 2.75 h and kv = a 14 to 18 %, a GPT-2 block up to 6 % (partitioner of torch 2.13). Tables of rotary positions,
+which all blocks share, and norms' statistics, 4 or 8 bytes a token, are left out.
 """
 
 from __future__ import annotations
@@ -67,7 +76,7 @@ def transformer(arch: Architecture, batch: Batch) -> TrainingModel:
     operations = [_embedding(arch, batch)]
     for layer in range(arch.num_layers):
         block = _block(arch, batch, layer)
-        operations.extend(recomputed_block(block) if batch.recompute == "full" else block)
+        operations.extend(recomputed_block(block, _input_bytes(arch, batch)) if batch.recompute == "full" else block)
     operations.append(_norm_op("norm", "head", shapes.final_norm_tensors(arch), arch, batch, readers=1))
     operations.append(_head(arch, batch))
     operations.append(_loss(arch, batch))
@@ -99,20 +108,21 @@ def _gemm(
 ) -> Operation:
     """Matrix products of T rows by weights of ``(n, k)``; autocast casts weights and gradients beside them.
 
-    The gradient of a bias is a sum over rows, which reads the output's gradient once more.
+    The gradient of a bias is a sum over rows, which reads the output's gradient once more. ``parameters`` may include
+    norms' weights whose gradients are ready among those of the matrices.
     """
     e, tokens, precision = batch.precision.compute_bytes, batch.tokens, batch.precision
     elements = sum(tokens * k + n * k + tokens * n for n, k in shapes_nk)
     flop = sum(2.0 * tokens * n * k for n, k in shapes_nk)
     weights = sum(n * k for n, k in shapes_nk)
     cast = weights * (precision.param_bytes + precision.cached_weight_bytes) if precision.cached_weight_bytes else 0
-    biases = len(parameters) - len(shapes_nk) if parameters else 0
-    bias_sum = e * tokens * sum(n for n, _ in shapes_nk) if biases > 0 else 0
+    biases = sum(tensor.name.endswith(".bias") for tensor in parameters)
+    bias_sum = e * tokens * sum(n for n, _ in shapes_nk) if biases else 0
     return Operation(
         name=name,
         layer=layer,
         kind="gemm",
-        parameters=parameters,
+        parameters=shapes.bias_first(parameters) if precision.cached_weight_bytes else parameters,
         forward_flop=flop,
         backward_flop=2 * flop,
         gemm=tuple((tokens, n, k) for n, k in shapes_nk),
@@ -121,7 +131,7 @@ def _gemm(
         elementwise_forward_bytes=float(cast),
         elementwise_backward_bytes=float(cast + bias_sum),
         forward_kernels=len(shapes_nk) * (2 if cast else 1),
-        backward_kernels=(3 if cast else 2) * len(shapes_nk) + max(biases, 0),
+        backward_kernels=(3 if cast else 2) * len(shapes_nk) + biases,
         saved_bytes=saved,
     )
 
@@ -155,12 +165,29 @@ def _norm_op(
     name: str, layer: str, parameters: tuple[ParameterTensor, ...], arch: Architecture, batch: Batch, *, readers: int
 ) -> Operation:
     """A norm that ``readers`` linear layers read, with the residual addition before it (none before the final norm)."""
-    elements = float(batch.tokens * arch.hidden_size)
-    cost = elementwise.norm(
-        batch.precision, rms=arch.family != "gpt2", readers=readers, residual=layer != "head", fused=batch.fused
-    )
-    saved = elements * batch.precision.compute_bytes
-    return _elementwise(name, layer, elements, cost, saved=saved, parameters=parameters)
+    elements, rms = float(batch.tokens * arch.hidden_size), arch.family != "gpt2"
+    cost = elementwise.norm(batch.precision, rms=rms, readers=readers, residual=layer != "head", fused=batch.fused)
+    saved = elements * elementwise.norm_kept_bytes(batch.precision, rms=rms, fused=batch.fused)
+    return _elementwise(name, layer, elements, cost, saved=saved, parameters=shapes.bias_first(parameters))
+
+
+def _input_bytes(arch: Architecture, batch: Batch) -> float:
+    """Bytes of a block's input, the residual stream."""
+    return float(batch.tokens * arch.hidden_size * elementwise.stream_bytes(batch.precision))
+
+
+def _qkv_inputs_bytes(arch: Architecture, batch: Batch) -> float:
+    """q, k and v as the attention core reads them: eager code has repeated k and v for every query head."""
+    kv_size = arch.kv_size if batch.fused else arch.query_size
+    return float(batch.tokens * batch.precision.compute_bytes * (arch.query_size + 2 * kv_size))
+
+
+def _qkv_tensors(part: dict[str, tuple[ParameterTensor, ...]]) -> tuple[ParameterTensor, ...]:
+    """With norms of q and k, whose gradients come between those of the matrices: v, k_norm, k, q_norm, q are ready."""
+    if not part["qk_norm"]:
+        return part["qkv"]
+    both = part["qkv"] + part["qk_norm"]
+    return tuple(tensor for letter in "qkv" for tensor in both if f".{letter}_" in tensor.name)
 
 
 def _block(arch: Architecture, batch: Batch, layer: int) -> list[Operation]:
@@ -168,39 +195,43 @@ def _block(arch: Architecture, batch: Batch, layer: int) -> list[Operation]:
     name, part = f"layers.{layer}", shapes.block_tensors(arch, layer)
     tokens, e = batch.tokens, batch.precision.compute_bytes
     hidden, ffn, query = arch.hidden_size, arch.intermediate_size, arch.query_size
-    unit = float(tokens * e)
+    unit, precision = float(tokens * e), batch.precision
     gated = arch.family != "gpt2"
     qkv = ((query, hidden), (arch.kv_size, hidden), (arch.kv_size, hidden)) if gated else ((3 * hidden, hidden),)
     up = ((ffn, hidden), (ffn, hidden)) if gated else ((ffn, hidden),)
+    into_qkv, into_up = (
+        tokens * hidden * elementwise.linear_kept_bytes(precision, readers=readers, fused=batch.fused)
+        for readers in (len(qkv), len(up))
+    )
     operations = [
         _norm_op(f"{name}.attn_norm", name, part["attn_norm"], arch, batch, readers=len(qkv)),
-        _gemm(f"{name}.attn.qkv", name, part["qkv"], qkv, batch, saved=unit * hidden),
+        _gemm(f"{name}.attn.qkv", name, _qkv_tensors(part), qkv, batch, saved=into_qkv),
     ]
     if gated:
-        operations.append(_rotary(arch, batch, name, part["qk_norm"]))
+        operations.append(_rotary(arch, batch, name))
     core = _attention(arch, batch, name)
-    inputs = unit * (query + 2 * arch.kv_size)
+    inputs = _qkv_inputs_bytes(arch, batch)
     operations.append(recomputed_attention(core, inputs) if batch.recompute == "selective" else core)
     operations.append(_gemm(f"{name}.attn.out", name, part["out"], ((hidden, query),), batch, saved=unit * query))
     operations.extend(_dropout(arch, batch, f"{name}.attn.dropout", name))
     operations.append(_norm_op(f"{name}.mlp_norm", name, part["mlp_norm"], arch, batch, readers=len(up)))
-    operations.append(_gemm(f"{name}.mlp.up", name, part["up"], up, batch, saved=unit * hidden))
+    operations.append(_gemm(f"{name}.mlp.up", name, part["up"], up, batch, saved=into_up))
     operations.append(_activation(batch, name, ffn, gated=gated))
     operations.append(_gemm(f"{name}.mlp.down", name, part["down"], ((hidden, ffn),), batch, saved=unit * ffn))
     operations.extend(_dropout(arch, batch, f"{name}.mlp.dropout", name))
     return operations
 
 
-def _rotary(arch: Architecture, batch: Batch, name: str, qk_norm: tuple[ParameterTensor, ...]) -> Operation:
+def _rotary(arch: Architecture, batch: Batch, name: str) -> Operation:
     """Rotate q and k, after their norms if any; eager code also repeats each key-value head for its query heads."""
     elements = float(batch.tokens * (arch.query_size + arch.kv_size))
-    cost = elementwise.rotary(batch.precision, qk_norm=bool(qk_norm), fused=batch.fused)
+    cost = elementwise.rotary(batch.precision, qk_norm=arch.qk_norm, fused=batch.fused)
     if arch.kv_size < arch.query_size and not batch.fused:
         # k and v: read kv_size, write query_size each; backward adds the copies' gradients up again.
         repeat = 2.0 * batch.precision.compute_bytes
         cost += Cost(forward=repeat, backward=repeat, kernels=(2, 2))
-    saved = elements * batch.precision.compute_bytes if qk_norm else 0.0
-    return _elementwise(f"{name}.attn.rotary", name, elements, cost, saved=saved, parameters=qk_norm)
+    kept = elementwise.qk_norm_kept_bytes(batch.precision, fused=batch.fused) if arch.qk_norm else 0.0
+    return _elementwise(f"{name}.attn.rotary", name, elements, cost, saved=elements * kept)
 
 
 def _attention(arch: Architecture, batch: Batch, name: str) -> Operation:
@@ -208,8 +239,8 @@ def _attention(arch: Architecture, batch: Batch, name: str) -> Operation:
     tokens, e, seq = batch.tokens, batch.precision.compute_bytes, batch.seq_len
     query, heads = arch.query_size, arch.num_heads
     full = 4.0 * tokens * seq * query
-    saved = float(tokens * e * (query + 2 * arch.kv_size))
-    traffic = saved + tokens * e * query
+    saved = _qkv_inputs_bytes(arch, batch)
+    traffic = float(tokens * e * (2 * query + 2 * arch.kv_size))
     if batch.attention != "eager":
         return Operation(
             name=f"{name}.attn.core", layer=name, kind="attention", forward_flop=full / 2, backward_flop=1.25 * full,
@@ -218,7 +249,9 @@ def _attention(arch: Architecture, batch: Batch, name: str) -> Operation:
             attention=batch.attention,
         )  # fmt: skip
     scores = float(heads * seq * tokens)
-    kept = scores * (2 * e + 1 if arch.dropout else e)
+    kept = scores * elementwise.scores_kept_bytes(
+        batch.precision, fp32_softmax=arch.family != "gpt2", dropout=arch.dropout, fused=batch.fused
+    )
     return Operation(
         name=f"{name}.attn.core", layer=name, kind="gemm", forward_flop=full, backward_flop=2 * full,
         gemm=((heads * tokens, seq, arch.head_dim), (heads * tokens, arch.head_dim, seq)),
