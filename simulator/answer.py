@@ -35,7 +35,8 @@ def cluster_network(scenario: Scenario) -> Network:
             cluster.spec, nodes=cluster.nodes, gpus_per_node=cluster.gpus_per_node, shape=cluster.shape
         )  # fmt: skip
     except NetworkError as error:
-        raise NetworkError(f"cluster.{error}") from None
+        key = "cluster." if str(error).startswith(("nodes:", "gpus_per_node:", "shape:")) else "cluster.topology: "
+        raise NetworkError(f"{key}{error}") from None
 
 
 def answer_step(scenario: Scenario) -> StepAnswer:

@@ -14,10 +14,13 @@ from simulator.collectives.layout import Layout
 from simulator.engine.coflow import candidates, layout_of
 from simulator.engine.collective import times_by_size
 from simulator.engine.wires import Wires, make_wires
+from simulator.errors import ScenarioError
 from simulator.network.graph import Network
 from simulator.rows import Crossover, Row
-from simulator.schedule import Floats, Schedule
+from simulator.schedule import ROOTED, Floats, Schedule
 
+#: 'all' leaves 'direct' out above this many ranks; by name it is played whatever it costs.
+MAX_DIRECT_IN_ALL = 128
 #: Sizes looked at in one pass when a crossover is narrowed down.
 _POINTS = 33
 #: A crossover is found once its interval is this narrow, relative to its size.
@@ -63,6 +66,8 @@ def make_field(
     for name in algorithms:
         wanted = candidates(op, network, gpus) if name == AUTO else _all(op, layout) if name == "all" else (name,)
         names += [n for n in wanted if n not in names]
+    if "torus" in names and layout.torus_shape is None:
+        raise ScenarioError(f"algorithm 'torus' needs all the chips of a torus; '{network.name}' is {network.kind}")
     schedules = {name: make_schedule(op, name, layout, 0.0) for name in names}
     return Field(
         op=op,
@@ -75,8 +80,11 @@ def make_field(
 
 
 def _all(op: str, layout: Layout) -> tuple[str, ...]:
-    """The whole table; off a torus its ring is the plain ring, so that line is left out."""
-    return tuple(name for name in algorithms_of(op) if name != "torus" or layout.torus_shape is not None)
+    """The whole table, but the torus ring off a torus, and direct where p**2 messages at once would take minutes."""
+    left_out = {"torus"} if layout.torus_shape is None else set()
+    if layout.num_ranks > MAX_DIRECT_IN_ALL:
+        left_out.add("direct")
+    return tuple(name for name in algorithms_of(op) if name not in left_out)
 
 
 def rows_of(field: Field, sizes: Sequence[float]) -> list[Row]:
@@ -94,7 +102,8 @@ def _row(field: Field, name: str, size: float, time_s: float, fidelity: str, why
     schedule = field.schedules[name].resized(size)
     algbw = size / time_s if time_s > 0 else 0.0
     return Row(
-        op=field.op, p=field.p, root=schedule.root, size_bytes=size, padding_bytes=schedule.padding_bytes,
+        op=field.op, p=field.p, root=schedule.root if field.op in ROOTED else -1, size_bytes=size,
+        padding_bytes=schedule.padding_bytes,
         algorithm=name, time_s=time_s, algbw_bytes_per_s=algbw,
         busbw_bytes_per_s=algbw * bus_factor(field.op, field.p), steps=schedule.num_steps,
         messages=schedule.num_messages, wire_bytes_per_rank=float(schedule.sent_bytes().max()), fidelity=fidelity,

@@ -30,7 +30,7 @@ def make_job(scenario: Scenario, network: Network) -> Job:
     assert scenario.train is not None, "the scenario model was checked when loaded"
     device = scenario.cluster.spec.device
     assert not isinstance(device, str), "the device is read when the scenario is loaded"
-    _check_algorithm(scenario.parallel.algorithm)
+    _check_algorithm(scenario.parallel.algorithm, network)
     inputs = _step_inputs(scenario, scenario.train, device, network.num_gpus)
     strategy = STRATEGIES[scenario.parallel.strategy]
     measured = all(op.kind == "measured" for op in inputs.model.operations)
@@ -43,11 +43,12 @@ def make_job(scenario: Scenario, network: Network) -> Job:
     )  # fmt: skip
 
 
-def _check_algorithm(name: str) -> None:
-    accepted = (AUTO, *algorithms_of("all_reduce"))
+def _check_algorithm(name: str, network: Network) -> None:
+    fitting = (a for a in algorithms_of("all_reduce") if a != "torus" or network.torus_shape is not None)
+    accepted = (AUTO, *fitting)
     if name not in accepted:
         raise ScenarioError(
-            f"parallel.algorithm: '{name}' is not known for all_reduce; accepted: {', '.join(accepted)}"
+            f"parallel.algorithm: '{name}' is no all_reduce for {network.name}; accepted: {', '.join(accepted)}"
             f"{nearest(name, accepted)}"
         )
 

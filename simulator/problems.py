@@ -45,5 +45,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """``"; did you mean 'x'?"`` for the nearest known word, or an empty string."""
     names = list(known)
     lower = {name.lower(): name for name in names}
+    begun = [name for name in lower if len(word) > 2 and name.startswith(word.lower())]
+    if begun:
+        return f"; did you mean {lower[begun[0]]!r}?"
     close = difflib.get_close_matches(word.lower(), list(lower), n=1, cutoff=0.55)
     return f"; did you mean {lower[close[0]]!r}?" if close else ""

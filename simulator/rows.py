@@ -9,6 +9,7 @@ from dataclasses import dataclass
 class Row:
     """algbw = size / time; busbw = algbw x nccl-tests' factor. wire_bytes_per_rank: most bytes that a rank sends.
 
+    root: of broadcast, reduce, scatter and gather; -1 for the others, as nccl-tests prints.
     padding_bytes: added so that every rank's slice is equally large; sent, but not counted in algbw.
     """
 

@@ -135,6 +135,10 @@ class Schedule:
 SLICED = frozenset({"scatter", "gather", "all_gather", "reduce_scatter", "all_to_all"})
 
 
+#: Operations that start from or end at one rank.
+ROOTED = frozenset({"broadcast", "reduce", "scatter", "gather"})
+
+
 def slice_padding(size_bytes: float, num_ranks: int) -> float:
     """Bytes to add so that ``size_bytes`` splits into ``num_ranks`` equal slices of whole bytes."""
     return float(-(-size_bytes // num_ranks) * num_ranks) - size_bytes if num_ranks > 1 else 0.0

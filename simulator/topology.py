@@ -83,7 +83,8 @@ class FabricSpec(Frozen):
 
     ``pcie`` joins GPU (or PCIe switch, or socket) and NIC, ``nic`` joins NIC and leaf. Each leaf has
     ports for ``nodes_per_pod`` nodes and, split evenly over ``spines``, ``1/oversubscription`` of
-    that bandwidth upwards. One ``spine`` here may stand for several tiers of real switches.
+    that bandwidth upwards, over fewer spines where a cable would be slower than a NIC. One ``spine``
+    here may stand for several tiers of real switches.
     """
 
     nics_per_node: Count

@@ -63,7 +63,7 @@ BLOCKS = {
     # scenario -> plan
     "planner": Block("planner", "errors problems machines question nouns network collectives training results"),
     # collectives over sizes and algorithms -> rows
-    "timing": Block("collective_rows", "nouns network collectives engine results", "numpy"),
+    "timing": Block("collective_rows", "errors nouns network collectives engine results", "numpy"),
     # values -> numbers, text, JSON, pictures
     "report": Block(
         "report", "errors units machines question nouns network collectives training results",

@@ -58,6 +58,10 @@ def simulator() -> None:
     """Simulate distributed training steps on GPU and TPU clusters before renting them."""
 
 
+#: What a shell reports of a program whose reader left the pipe (128 + SIGPIPE): neither "fine" nor "infeasible".
+READER_LEFT = 141
+
+
 def _exit_code(error: SimulatorError) -> int:
     """Bad input is the user's to mend; anything else that we name is a fault of ours."""
     return 2 if isinstance(error, ScenarioError) else 3
@@ -72,6 +76,8 @@ def _usage(error: click.ClickException) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of the ``simulator`` command and of ``python -m simulator``."""
+    if sys.stdout is None:  # closed by the caller: there is nobody to tell
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - it takes stdout's place until the process ends
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character still gets the rest
     try:
@@ -81,10 +87,13 @@ def main(arguments: list[str] | None = None) -> None:
         # click silences stdout and ends with 1 when the reader of a pipe leaves; here 1 would say "infeasible".
         if not type(sys.stdout).__module__.startswith("click"):
             raise
-        sys.exit(0)
+        sys.exit(READER_LEFT)
     except click.exceptions.Abort:
         click.echo("interrupted", err=True)
         sys.exit(130)
+    except click.exceptions.NoArgsIsHelpError as help_asked:
+        click.echo(help_asked.format_message())
+        sys.exit(0)
     except click.ClickException as error:
         _fail(_usage(error), 2)
     except SimulatorError as error:
@@ -108,7 +117,7 @@ def _output_failed(error: OSError) -> NoReturn:
         _bug(error)
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - it takes stdout's place until the process ends
     if error.errno == errno.EPIPE:
-        sys.exit(0)
+        sys.exit(READER_LEFT)
     _fail(f"cannot write the output: {error.strerror}", 2)
 
 

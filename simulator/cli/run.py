@@ -14,7 +14,7 @@ from simulator.cli.implementation import implementation
 @click.option(
     "--trace",
     metavar="FILE",
-    help="Write a Chrome/Perfetto trace: .json, .json.gz, or a directory (ending in '/') for one file per rank.",
+    help="Write a Chrome/Perfetto trace: .json, .json.gz, or a directory (ending in '/'): a file per class of ranks.",
 )
 def run(**given: object) -> object:
     """Simulate SCENARIO: a YAML file, or the name of a shipped one.

@@ -39,6 +39,8 @@ def collective(
     op = _operation(op)
     if as_json and as_csv:
         raise click.UsageError("--json and --csv exclude each other")
+    if show_steps and (as_json or as_csv or plot):
+        raise click.UsageError("--show-steps prints text; it goes with none of --json, --csv and --plot")
     spec = _spec(topology, alpha, bandwidth)
     places = [(p, network_for(spec, p)) for p in rank_counts(ranks, "-p")] if ranks else [_whole(spec)]
     for p, _ in places:

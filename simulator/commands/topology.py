@@ -73,6 +73,8 @@ def _print(what: RenderableType) -> None:
 
 
 def _write(path: Path, text: str) -> None:
+    if path.suffix != ".svg":
+        raise ScenarioError(f"--svg: {str(path)!r}: the picture is SVG; give a name that ends in .svg")
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

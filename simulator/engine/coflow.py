@@ -149,8 +149,8 @@ def candidates(op: str, network: Network, gpus: Ints) -> tuple[str, ...]:
     """Algorithms that 'auto' tries: those that a library would run on such a network.
 
     Never the naive baseline, nor halving and doubling, which no GPU library has; the torus ring only on a torus;
-    'direct' where every pair of gpus has a link of its own (over a switch no library reduces that way), and for
-    all-to-all.
+    'direct' where every pair of gpus of a node has a link of its own (over a switch no library reduces that way), and
+    for all-to-all.
     """
     left_out = {"naive", "halving_doubling"}
     if layout_of(network, gpus).torus_shape is None:
@@ -161,9 +161,10 @@ def candidates(op: str, network: Network, gpus: Ints) -> tuple[str, ...]:
 
 
 def _meshed(network: Network, gpus: Ints) -> bool:
-    """Whether every pair of the gpus is joined by a link of its own."""
-    names = [network.gpus[g] for g in gpus]
-    return all(network.graph.has_edge(a, b) for a in names for b in names if a != b)
+    """Whether every pair of gpus of the same node is joined by a link of its own, and there is such a pair."""
+    places = [(network.gpus[g], int(network.node_of_gpu[g])) for g in gpus]
+    pairs = [(a, b) for a, node in places for b, other in places if a != b and node == other]
+    return bool(pairs) and all(network.graph.has_edge(a, b) for a, b in pairs)
 
 
 def layout_of(network: Network, gpus: Ints) -> Layout:

@@ -52,10 +52,9 @@ def _table(rows: Sequence[Row]) -> Table:
 
 def _cells(row: Row, several: bool) -> tuple[str, ...]:
     reduces = row.op in {"all_reduce", "reduce", "reduce_scatter"}
-    rooted = row.op in {"broadcast", "reduce", "scatter", "gather"}
     return (
         f"{row.size_bytes:.0f}", f"{row.size_bytes // _FLOAT32:.0f}", "float", "sum" if reduces else "none",
-        str(row.root) if rooted else "-1", row.algorithm, str(row.steps), f"{row.time_s * 1e6:.2f}",
+        str(row.root), row.algorithm, str(row.steps), f"{row.time_s * 1e6:.2f}",
         f"{row.algbw_bytes_per_s / 1e9:.2f}", f"{row.busbw_bytes_per_s / 1e9:.2f}",
         "*" if several and row.fastest else "",
     )  # fmt: skip

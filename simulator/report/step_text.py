@@ -18,6 +18,8 @@ from simulator.units import format_bandwidth, format_bytes, format_gib, format_p
 _MOST_COLLECTIVES = 12
 _MOST_LINKS = 4
 _WIDEST_NAME = 48
+#: Above this many nodes the latency of textbook algorithms dominates what NCCL would do.
+_TRUSTED_NODES = 32
 _BAR = 28
 
 
@@ -40,6 +42,11 @@ def step_text(report: StepReport, job: Job, network: Network, block: str) -> Ite
         yield ""
         yield _links(report)
     yield ""
+    if network.num_nodes > _TRUSTED_NODES:
+        yield Text(
+            f"note: beyond {_TRUSTED_NODES} nodes NCCL's own trees take far fewer steps than the textbook algorithms "
+            "here: read exposed communication as an upper end"
+        )
     yield Text(_engine(report), style="dim")
 
 
@@ -91,8 +98,9 @@ def _breakdown(report: StepReport, block: str) -> Table:
 
 def _rates(report: StepReport, job: Job) -> Table:
     table = Table(pad_edge=False, box=None, show_header=False)
-    hidden = format_percent(report.hidden_share)
-    table.add_row("communication", f"{format_time(report.comm_total_s)}, {hidden} hidden behind compute")
+    if report.collectives:
+        hidden = format_percent(report.hidden_share)
+        table.add_row("communication", f"{format_time(report.comm_total_s)}, {hidden} hidden behind compute")
     if report.interference_s:
         table.add_row("compute lost to interference", format_time(report.interference_s))
     unit = "tokens" if job.model.seq_len > 1 else "samples"

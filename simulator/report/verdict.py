@@ -40,10 +40,16 @@ def _why_not_fit(job: Job, capacity: float) -> str:
     over = f"+{format_gib(peak - capacity)} at {job.memory.peak_at}"
     fixed = peak - kinds["activations"]
     if fixed >= capacity:
+        rest = ", ".join(
+            f"{name} {format_gib(kinds[kind])}"
+            for kind, name in (("buffers", "bucket copies"), ("workspace", "context and communicator"))
+            if kinds[kind]
+        )  # fmt: skip
         return (
-            f"{over}: weights, gradients and optimizer states alone take {format_gib(states)} "
-            f"({states / parameters:.0f} B x {parameters / 1e9:.2f}e9 parameters), which DDP keeps whole on every GPU; "
-            "no smaller batch helps: it takes states sharded over the GPUs, fewer bytes per parameter or more memory"
+            f"{over}: weights, gradients and optimizer states take {format_gib(states)} "
+            f"({states / parameters:.0f} B x {parameters / 1e9:.2f}e9 parameters), which DDP keeps whole on every GPU"
+            f"{'; ' + rest if rest else ''}; no smaller batch helps: it takes states sharded over the GPUs, fewer "
+            "bytes per parameter or more memory"
         )
     per_sample = kinds["activations"] / job.train.micro_batch
     most = int((capacity - fixed) / per_sample) if per_sample else 0
@@ -54,7 +60,7 @@ def _why_not_fit(job: Job, capacity: float) -> str:
 def exposed_verdict(report: StepReport, job: Job) -> Verdict | None:
     """Whether exposed communication stays within ``limits.exposed``; None without such a limit."""
     limit = job.scenario.limits.exposed
-    if limit is None:
+    if limit is None or not report.collectives:
         return None
     return Verdict(
         what="exposed communication", ok=report.exposed_share <= limit, value=format_percent(report.exposed_share),

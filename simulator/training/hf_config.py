@@ -66,6 +66,10 @@ def architecture_from_config(config: Mapping[str, Any], *, where: str) -> Archit
     return architecture
 
 
+#: As for models written in a scenario: above these a typing error is likelier than a model.
+MAX_LAYERS, MAX_SIZE = 100_000, 100_000_000
+
+
 def _integer(config: Mapping[str, Any], where: str, *keys: str, default: int | None = None) -> int:
     """The first of ``keys`` that is set, a positive integer; ``default`` when none is."""
     for key in keys:
@@ -74,6 +78,9 @@ def _integer(config: Mapping[str, Any], where: str, *keys: str, default: int | N
             continue
         if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
             raise ScenarioError(f"{where}: {key} = {value!r}: expected a positive integer")
+        most = MAX_LAYERS if "layer" in key else MAX_SIZE
+        if value > most:
+            raise ScenarioError(f"{where}: {key} = {value}: at most {most:,} is accepted")
         return value
     if default is None:
         raise ScenarioError(f"{where}: key '{keys[0]}' is missing; model_type '{config['model_type']}' needs it")

@@ -46,15 +46,25 @@ def leaves_and_spines(spec: FabricSpec, nics_of: Sequence[Sequence[str]]) -> tup
     if len(leaves) == 1:
         return list(leaves.values()), cables
     up = spine_wire(spec)
-    spines = [Place(f"spine{s}", "switch", "spine", SPINE_LEVEL) for s in range(spec.spines)]
+    spines = [Place(f"spine{s}", "switch", "spine", SPINE_LEVEL) for s in range(num_spines(spec))]
     cables += [Cable(leaf, spine.name, up) for leaf in leaves for spine in spines]
     return [*leaves.values(), *spines], cables
 
 
+def _uplinks(spec: FabricSpec) -> float:
+    """Uplinks of a leaf, each of a NIC's rate; a fraction where oversubscription leaves one."""
+    ports = spec.nodes_per_pod * (1 if spec.rail_optimised else spec.nics_per_node)
+    return ports / spec.oversubscription
+
+
+def num_spines(spec: FabricSpec) -> int:
+    """At most one spine per uplink: no cable to a spine is slower than a NIC, however many spines are asked for."""
+    return max(1, min(spec.spines, int(_uplinks(spec))))
+
+
 def spine_wire(spec: FabricSpec) -> Wire:
     """The bundle of cables from one leaf to one spine."""
-    ports = spec.nodes_per_pod * (1 if spec.rail_optimised else spec.nics_per_node)
-    share = ports / (spec.spines * spec.oversubscription)
+    share = _uplinks(spec) / num_spines(spec)
     return Wire(
         "leaf-spine", spec.nic.bandwidth * share, spec.nic.bandwidth * spec.nic.efficiency * share,
         spec.spine_latency, spec.source,
