@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from simulator.collective_rows import make_field, rows_of
+from simulator.collectives import AUTO
 from simulator.engine.coflow import CoflowMaker
 from simulator.engine.run import simulate
-from simulator.errors import NetworkError
+from simulator.errors import NetworkError, ScenarioError
 from simulator.job import Job
 from simulator.network.builders import build_network
 from simulator.network.graph import Network
 from simulator.planner import make_job
 from simulator.report.metrics import StepReport, measure
+from simulator.rows import Row
 from simulator.scenario import Scenario
 from simulator.timeline import Timeline
 
@@ -50,3 +53,19 @@ def answer_step(scenario: Scenario) -> StepAnswer:
     return StepAnswer(
         network=network, job=job, timeline=timeline, startup=startup, report=measure(timeline, startup, job)
     )  # fmt: skip
+
+
+def answer_collective(scenario: Scenario) -> list[Row]:
+    """Time the collective of a scenario that holds one: a row per algorithm, only the fastest for 'auto'.
+
+    Raises ScenarioError for more ranks than the cluster has GPUs, or an unknown algorithm.
+    """
+    asked = scenario.collective
+    assert asked is not None, "a scenario with a model has no collective of its own"
+    network = cluster_network(scenario)
+    ranks = asked.ranks or network.num_gpus
+    if ranks > network.num_gpus:
+        raise ScenarioError(f"collective.ranks: {ranks} ranks do not fit on the cluster's {network.num_gpus} GPUs")
+    fidelity = "message" if scenario.engine.fidelity == "message" else "auto"
+    rows = rows_of(make_field(asked.op, ranks, network, [asked.algorithm], fidelity=fidelity), [asked.size])
+    return [row for row in rows if row.fastest or asked.algorithm != AUTO]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -36,7 +36,13 @@ def load_scenario(path_or_name: str | os.PathLike[str], overrides: Sequence[str]
     are merely not in this version), or the problems of the topology file it names.
     """
     source = apply_overrides(_scenario_source(os.fspath(path_or_name)), overrides, _FORMS)
-    scenario = validate(source, Scenario)
+    try:
+        scenario = validate(source, Scenario)
+    except ScenarioError as error:
+        unknown = _unknown_names(source)
+        if not unknown:
+            raise
+        raise ScenarioError("\n".join([str(error), *unknown])) from None
     updates: dict[str, object] = {}
     errors: list[str] = []
     for key, resolve in _RESOLVE.items():
@@ -47,6 +53,25 @@ def load_scenario(path_or_name: str | os.PathLike[str], overrides: Sequence[str]
     if errors:
         raise ScenarioError("\n".join(errors))
     return scenario.model_copy(update=updates)
+
+
+def _unknown_names(source: Source) -> list[str]:
+    """Names of shipped files that do not exist, to be told together with what else is wrong."""
+    found = []
+    names: tuple[tuple[Loc, Callable[[str], Path]], ...] = (
+        (("cluster", "topology"), shipped.topology_file), (("model", "preset"), shipped.preset_file),
+    )  # fmt: skip
+    for (block, key), file in names:
+        held = source.value.get(block)
+        name = held.get(key) if isinstance(held, dict) else None
+        if not isinstance(name, str) or (key == "topology" and is_path(name)):
+            continue
+        try:
+            with _at(source, (block, key)):
+                file(name)
+        except ScenarioError as error:
+            found.append(str(error))
+    return found
 
 
 def load_topology(ref: str, base_dir: Path | None = None) -> TopologySpec:

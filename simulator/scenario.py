@@ -231,7 +231,12 @@ def _question_problems(data: dict[str, Any]) -> list[tuple[tuple[str | int, ...]
     given = {key for key in ("model", "parallel", "train") if data.get(key) is not None}
     if data.get("collective") is not None:
         message = "cannot stand beside 'collective': a scenario holds one collective, or a model and its training"
-        return [((key,), message) for key in ("model", "parallel", "train") if key in given]
+        refused: list[tuple[tuple[str | int, ...], str]] = [
+            ((key,), message) for key in ("model", "parallel", "train") if key in given
+        ]
+        if data.get("limits") is not None:
+            refused.append((("limits",), "judge a training step; this scenario holds a single collective"))
+        return refused
     if not given:
         if any(key not in Scenario.model_fields and nearest(key, ("collective", "model", "train")) for key in data):
             return []  # misspelt, which is reported as an unknown key

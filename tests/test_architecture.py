@@ -70,8 +70,8 @@ BLOCKS = {
         "numpy rich matplotlib",
     ),
     # the five calls in one place
-    "answer": Block("answer", "errors machines question nouns network engine results planner report"),
-    "sweeps": Block("sweeps", "errors yaml machines question load timing results report answer"),
+    "answer": Block("answer", "errors machines question nouns network collectives engine results planner timing report"),
+    "sweeps": Block("sweeps", "errors yaml machines question load results report answer"),
     # the command line: what commands do, and, without importing that, what they accept
     "commands": Block(
         "commands",

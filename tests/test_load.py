@@ -459,3 +459,12 @@ def test_a_bucket_cap_that_is_given_is_the_first_buckets_too(tmp_path: Path, key
     """As in PyTorch, where passing bucket_cap_mb removes the small first bucket (tests/test_real_ddp.py)."""
     parallel = load_scenario(write(tmp_path, GOOD + f"parallel: {{{keys}}}\n")).parallel
     assert parallel.first_bucket_bytes == first_mib * 2**20
+
+
+def test_unknown_names_are_told_together_with_what_else_is_wrong(tmp_path: Path) -> None:
+    text = "cluster: {topology: dgx-h10, nodes: 0}\nmodel: {preset: gpt-2}\ntrian: {seq_len: 1024}\n"
+    with pytest.raises(ScenarioError) as caught:
+        load_scenario(write(tmp_path, text))
+    told = str(caught.value)
+    for words in ("cluster.nodes", "'dgx-h100'", "'gpt2'", "'train'"):
+        assert words in told

@@ -104,7 +104,7 @@ def test_step_of_sleeping_layers_is_as_measured_on_shaped_links(
     variant: str, measured_s: float, by_hand_s: float
 ) -> None:  # fmt: skip
     step_s = answer("measured-layers-400mbit", variant)["step_time_s"]
-    assert step_s == pytest.approx(measured_s, rel=0.03)
+    assert step_s == pytest.approx(measured_s, rel=0.01)
     without_latency_s = answer("measured-layers-400mbit", variant, "cluster.topology.alpha=0 s")["step_time_s"]
     assert without_latency_s == pytest.approx(by_hand_s, abs=0.001)  # three decimals, cut off
     assert without_latency_s < step_s < measured_s  # what is left are copies and threads, which cost time

@@ -7,11 +7,8 @@ import time
 
 import click
 
-from simulator.answer import StepAnswer, answer_step, cluster_network
-from simulator.collective_rows import make_field, rows_of
-from simulator.collectives import AUTO
+from simulator.answer import StepAnswer, answer_collective, answer_step
 from simulator.commands.collective import print_rows, where
-from simulator.errors import ScenarioError
 from simulator.load import load_scenario
 from simulator.report.console import bar_character, console
 from simulator.report.step_json import step_json
@@ -55,15 +52,7 @@ def exit_code(answer: StepAnswer) -> int:
 
 def run_collective(scenario: Scenario, as_json: bool, trace: str | None) -> int:
     """A scenario that holds one collective: the row that ``simulator collective`` would print."""
-    asked = scenario.collective
-    assert asked is not None
     if trace is not None:
         raise click.UsageError("--trace shows a training step; this scenario holds a single collective")
-    network = cluster_network(scenario)
-    ranks = asked.ranks or network.num_gpus
-    if ranks > network.num_gpus:
-        raise ScenarioError(f"collective.ranks: {ranks} ranks do not fit on the cluster's {network.num_gpus} GPUs")
-    rows = rows_of(make_field(asked.op, ranks, network, [asked.algorithm]), [asked.size])
-    print_rows([row for row in rows if row.fastest or asked.algorithm != AUTO], (), where(scenario.cluster.spec),
-               as_json=as_json, as_csv=False)  # fmt: skip
+    print_rows(answer_collective(scenario), (), where(scenario.cluster.spec), as_json=as_json, as_csv=False)
     return 0

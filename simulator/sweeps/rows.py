@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simulator.answer import answer_step, cluster_network
-from simulator.collective_rows import make_field, rows_of
+from simulator.answer import answer_collective, answer_step
 from simulator.errors import ScenarioError, SimulatorError
 from simulator.load import load_scenario, scenario_digest
 from simulator.report.verdict import bound_sentence, exposed_verdict, memory_verdict
@@ -106,14 +105,7 @@ def _step(scenario: Scenario) -> Row:
 
 def _collective(scenario: Scenario) -> Row:
     """The row of the fastest of the algorithms that the scenario asks for (one, unless 'auto' or 'all')."""
-    asked = scenario.collective
-    assert asked is not None
-    network = cluster_network(scenario)
-    ranks = asked.ranks or network.num_gpus
-    if ranks > network.num_gpus:
-        raise ScenarioError(f"collective.ranks: {ranks} ranks do not fit on the cluster's {network.num_gpus} GPUs")
-    rows = rows_of(make_field(asked.op, ranks, network, [asked.algorithm]), [asked.size])
-    row = next(row for row in rows if row.fastest)
+    row = next(row for row in answer_collective(scenario) if row.fastest)
     return _named(
         COLLECTIVE_RESULTS, True, row.op, row.p, row.size_bytes, row.algorithm, row.time_s, row.algbw_bytes_per_s,
         row.busbw_bytes_per_s, row.steps, row.wire_bytes_per_rank, row.fidelity,
