@@ -160,6 +160,12 @@ def candidates(op: str, network: Network, gpus: Ints) -> tuple[str, ...]:
     return tuple(name for name in algorithms_of(op) if name not in left_out)
 
 
+def _any_order(network: Network, gpus: Ints) -> bool:
+    """Whether the GPUs of a node reach each other equally well in any order: by a switch, or each by its own link."""
+    neighbours = network.graph.successors(network.gpus[gpus[0]])
+    return any(network.graph.nodes[n]["role"] == "nvswitch" for n in neighbours) or _meshed(network, gpus)
+
+
 def _meshed(network: Network, gpus: Ints) -> bool:
     """Whether every pair of gpus of the same node is joined by a link of its own, and there is such a pair."""
     places = [(network.gpus[g], int(network.node_of_gpu[g])) for g in gpus]
@@ -171,7 +177,8 @@ def layout_of(network: Network, gpus: Ints) -> Layout:
     """What an algorithm may know of a group: ranks per node, channels, torus shape. Integers only.
 
     A group that fills whole nodes and spans several uses one channel per rank of a node, so that every NIC of the
-    node carries its share, as NCCL's channels do.
+    node carries its share, as NCCL's channels do; but one ring where GPUs hang on PCIe, since each further order would
+    cross the sockets more often.
     """
     nodes = network.node_of_gpu[gpus]
     counts = np.bincount(nodes)
@@ -180,7 +187,7 @@ def layout_of(network: Network, gpus: Ints) -> Layout:
     even = in_order and len(counts) > 1 and len(set(counts.tolist())) == 1
     whole_torus = network.torus_shape if len(gpus) == network.num_gpus else None
     per_node = int(counts[0]) if even else None
-    striped = per_node is not None and network.torus_shape is None and network.rails > 0
+    striped = per_node is not None and network.rails > 0 and _any_order(network, gpus)
     return Layout(
         num_ranks=len(gpus), ranks_per_node=per_node, channels=per_node if striped and per_node else 1,
         torus_shape=whole_torus,

@@ -59,7 +59,7 @@ def wire(spec: LinkSpec, tier: str) -> Wire:
     return Wire(tier, spec.bandwidth, spec.bandwidth * spec.efficiency, spec.latency, spec.source)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Network:
     """GPUs, NICs and switches. Arrays are read-only; index of ``gpus`` = rank's place, of ``link_names`` = link id.
 
