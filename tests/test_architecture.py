@@ -70,7 +70,9 @@ BLOCKS = {
         "numpy rich matplotlib",
     ),
     # the five calls in one place
-    "answer": Block("answer", "errors machines question nouns network collectives engine results planner timing report"),
+    "answer": Block(
+        "answer", "errors machines question nouns network collectives engine results planner timing report"
+    ),
     "sweeps": Block("sweeps", "errors yaml machines question load results report answer"),
     # the command line: what commands do, and, without importing that, what they accept
     "commands": Block(

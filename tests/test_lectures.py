@@ -1,6 +1,6 @@
 """Numbers of the lectures on parallel training (Stanford CS336, lecture 7) that come out of the product's own commands.
 
-Those of collectives, buckets and overlap stand in test_collectives.py, test_bounds.py, test_ddp.py and test_scenarios.py.
+Those of collectives, buckets and overlap stand in test_collectives.py, test_bounds.py, test_ddp.py, test_scenarios.py.
 """
 
 from __future__ import annotations
