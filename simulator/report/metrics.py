@@ -63,12 +63,16 @@ class LinkUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """A training step in numbers. Rates are per step of all ranks unless the name says per gpu."""
+    """A training step in numbers. Rates are per step of all ranks unless the name says per gpu.
+
+    copies_s: the part of ``breakdown.compute`` in which gradients are scaled and copied in and out of buckets.
+    """
 
     title: str
     step_time_s: float
     startup_time_s: float
     breakdown: Breakdown
+    copies_s: float
     interference_s: float
     comm_total_s: float
     comm_hidden_s: float
@@ -123,6 +127,7 @@ def measure(timeline: Timeline, startup: Timeline, job: Job) -> StepReport:
             compute=working, exposed_comm=exposed, bubble=0.0, optimizer=optimizer,
             other=max(0.0, timeline.end_s - working - optimizer - exposed),
         ),
+        copies_s=sum(s.duration_s for s in compute if s.task.kind == "copy"),
         interference_s=_stretched(compute, timeline.end_s),
         comm_total_s=total(talking), comm_hidden_s=total(talking) - exposed,
         tokens_per_step=tokens, tokens_per_s=rate, tokens_per_s_per_gpu=rate / job.num_ranks,

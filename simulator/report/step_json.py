@@ -24,6 +24,7 @@ def step_json(report: StepReport, job: Job, wall_s: float) -> dict[str, Any]:
         "step_time_s": report.step_time_s,
         "startup_time_s": report.startup_time_s,
         "breakdown_s": asdict(report.breakdown),
+        "copies_s": report.copies_s,
         "interference_s": report.interference_s,
         "comm_total_s": report.comm_total_s,
         "comm_hidden_s": report.comm_hidden_s,

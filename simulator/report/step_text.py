@@ -86,7 +86,8 @@ def _breakdown(report: StepReport, block: str) -> Table:
     table.add_column("")
     parts = report.breakdown
     rows = {
-        "forward and backward": parts.compute, "optimizer": parts.optimizer,
+        "forward and backward": parts.compute - report.copies_s, "gradient copies": report.copies_s,
+        "optimizer": parts.optimizer,
         "exposed communication": parts.exposed_comm, "pipeline bubble": parts.bubble, "other": parts.other,
     }  # fmt: skip
     for name, seconds in rows.items():
