@@ -122,6 +122,8 @@ def callers(plan: Plan, task: Communicate) -> frozenset[int]:
 
 def groups_called(plan: Plan, task: Communicate) -> tuple[tuple[int, ...], ...]:
     """The groups of the task's axis in which some rank calls it: it may be the business of a few of them only."""
+    if len(task.classes) == len(plan.classes):  # everyone calls it, as in most plans
+        return plan.axes[task.axis]
     calling = callers(plan, task)
     return tuple(group for group in plan.axes[task.axis] if not calling.isdisjoint(group))
 

@@ -33,13 +33,12 @@ def make_job(scenario: Scenario, network: Network) -> Job:
     _check_algorithm(scenario.parallel.algorithm, network)
     inputs = _step_inputs(scenario, scenario.train, device, network.num_gpus)
     strategy = STRATEGIES[scenario.parallel.strategy]
-    measured = all(op.kind == "measured" for op in inputs.model.operations)
     return Job(
         scenario=scenario, train=scenario.train, inputs=inputs, device=device,
         step=_plan(f"{inputs.model.name}, one step", strategy.step(inputs), network.num_gpus),
         startup=_plan(f"{inputs.model.name}, start-up", strategy.startup(inputs), network.num_gpus),
         memory=strategy.memory(inputs, scenario.train.optimizer),
-        slowdown=0.0 if device is None or measured else device.comm_sm_share,
+        slowdown=0.0 if device is None or inputs.model.measured else device.comm_sm_share,
     )  # fmt: skip
 
 
@@ -68,13 +67,12 @@ def _step_inputs(scenario: Scenario, train: Train, device: DeviceSpec | None, nu
         attention=train.attention, kernels=kernels, recompute=train.recompute, base_dir=Path(),
     )  # fmt: skip
     precision = model_precision(scenario.model, train.precision)
-    measured = all(op.kind == "measured" for op in model.operations)
-    if device is None and not measured:
+    if device is None and not model.measured:
         raise ScenarioError(
             f"cluster.topology: '{scenario.cluster.spec.name}' names no device, so the time of {model.name} is "
             "unknown; add 'device: NAME' to the topology, or give measured 'layers'"
         )
-    if measured:
+    if model.measured:
         times = [(op.forward_s or 0.0, op.backward_s or 0.0) for op in model.operations]
         optimizer_s, copy_rate, launch_s = 0.0, math.inf, 0.0
     else:

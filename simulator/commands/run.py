@@ -14,7 +14,7 @@ from simulator.report.console import bar_character, console
 from simulator.report.step_json import step_json
 from simulator.report.step_text import step_text
 from simulator.report.trace import check_target, write_trace
-from simulator.report.verdict import exposed_verdict, memory_verdict
+from simulator.report.verdict import verdicts
 from simulator.scenario import Scenario
 
 
@@ -46,8 +46,7 @@ def print_step(answer: StepAnswer, as_json: bool, wall_s: float) -> None:
 
 def exit_code(answer: StepAnswer) -> int:
     """1 when a verdict fails, else 0."""
-    verdicts = (memory_verdict(answer.job), exposed_verdict(answer.report, answer.job))
-    return int(any(v is not None and not v.ok for v in verdicts))
+    return int(not all(v.ok for v in verdicts(answer.report, answer.job)))
 
 
 def run_collective(scenario: Scenario, as_json: bool, trace: str | None) -> int:

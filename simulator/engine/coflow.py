@@ -8,6 +8,8 @@ links max-min: all progress at full speed until a link is full, then those that 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import permutations
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,6 +42,13 @@ class Coflow:
     link_bytes: Floats
     asked_bytes_per_s: Floats
     cost: CollectiveCost
+
+
+class _Played(NamedTuple):
+    """A schedule and what playing it alone gives."""
+
+    schedule: Schedule
+    outcome: Outcome
 
 
 def speeds(coflows: list[Coflow], capacity: Floats) -> list[float]:
@@ -102,32 +111,30 @@ class CoflowMaker:
         """
         key = (op, algorithm, size_bytes, groups)
         if key not in self._made:
-            chosen = self.fastest(op, size_bytes, groups[0]) if algorithm == AUTO else algorithm
-            self._made[key] = self._make(op, chosen, size_bytes, groups)
+            first = self._first(op, algorithm, size_bytes, groups[0])
+            self._made[key] = self._make(first, groups)
         return self._made[key]
 
-    def fastest(self, op: str, size_bytes: float, group: tuple[int, ...]) -> str:
-        """Algorithm with the least simulated time for a group; ties go to the first in the table.
+    def _first(self, op: str, algorithm: str, size_bytes: float, group: tuple[int, ...]) -> _Played:
+        """The group's collective by itself; for 'auto' by the algorithm with the least time, ties to the table's first.
 
         Says what is fastest in this model, not what a library would pick.
         """
-        best: tuple[float, str] | None = None
-        for algorithm in candidates(op, self.network, np.array(group, dtype=np.int64)):
-            schedule = self.schedule(op, algorithm, size_bytes, group)
-            time_s = self._alone(schedule, group).time_s
-            if best is None or time_s < best[0]:
-                best = (time_s, algorithm)
-        return best[1] if best else algorithms_of(op)[0]
+        names = candidates(op, self.network, np.array(group, dtype=np.int64)) if algorithm == AUTO else (algorithm,)
+        played = (self._alone(self.schedule(op, name, size_bytes, group), group) for name in names)
+        return min(played, key=lambda one: one.outcome.time_s)
 
     def _full_rate_s(self, link_bytes: Floats) -> float:
         """Seconds that the busiest link needs for its bytes."""
         return float((link_bytes / self.network.capacity_bytes_per_s).max(initial=0.0))
 
-    def _alone(self, schedule: Schedule, group: tuple[int, ...]) -> Outcome:
-        return simulate_collective(schedule, self.wires(group), max_work=MAX_WORK)
+    def _alone(self, schedule: Schedule, group: tuple[int, ...]) -> _Played:
+        return _Played(schedule, simulate_collective(schedule, self.wires(group), max_work=MAX_WORK))
 
-    def _make(self, op: str, algorithm: str, size_bytes: float, groups: tuple[tuple[int, ...], ...]) -> Coflow:
-        outcomes = [self._alone(self.schedule(op, algorithm, size_bytes, group), group) for group in groups]
+    def _make(self, first: _Played, groups: tuple[tuple[int, ...], ...]) -> Coflow:
+        op, algorithm, size_bytes = first.schedule.op, first.schedule.algorithm, first.schedule.size_bytes
+        others = (self._alone(self.schedule(op, algorithm, size_bytes, group), group) for group in groups[1:])
+        outcomes = [first.outcome, *(one.outcome for one in others)]
         waiting_s = max(o.time_s - self._full_rate_s(o.link_bytes) for o in outcomes)
         link_bytes = np.sum([o.link_bytes for o in outcomes], axis=0)
         busiest_s = self._full_rate_s(link_bytes)
@@ -167,10 +174,15 @@ def _any_order(network: Network, gpus: Ints) -> bool:
 
 
 def _meshed(network: Network, gpus: Ints) -> bool:
-    """Whether every pair of gpus of the same node is joined by a link of its own, and there is such a pair."""
-    places = [(network.gpus[g], int(network.node_of_gpu[g])) for g in gpus]
-    pairs = [(a, b) for a, node in places for b, other in places if a != b and node == other]
-    return bool(pairs) and all(network.graph.has_edge(a, b) for a, b in pairs)
+    """Whether every pair of gpus of the same node is joined by a link of its own, and there is such a pair.
+
+    Looks at pairs inside nodes only, and stops at the first that lacks a link: a cluster has p**2 pairs.
+    """
+    inside: dict[int, list[str]] = {}
+    for gpu, node in zip(gpus.tolist(), network.node_of_gpu[gpus].tolist(), strict=True):
+        inside.setdefault(node, []).append(network.gpus[gpu])
+    pairs = (pair for names in inside.values() for pair in permutations(names, 2))
+    return any(len(names) > 1 for names in inside.values()) and all(network.graph.has_edge(*pair) for pair in pairs)
 
 
 def layout_of(network: Network, gpus: Ints) -> Layout:

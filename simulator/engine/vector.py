@@ -38,9 +38,8 @@ def finish_times(schedule: Schedule, wires: Wires, starts_s: Floats, chunk_bytes
     Raises NotExactError where none of the conditions in ``conditions`` holds.
     """
     first_s = float(starts_s.min())
-    return first_s + _from_zero(
-        schedule, wires, starts_s - first_s, chunk_bytes
-    )  # tolerances are relative to the clock
+    # Tolerances are relative to the clock, so it starts with the first rank.
+    return first_s + _from_zero(schedule, wires, starts_s - first_s, chunk_bytes)
 
 
 def _from_zero(schedule: Schedule, wires: Wires, starts_s: Floats, chunk_bytes: Floats) -> Floats:

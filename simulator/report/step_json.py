@@ -7,7 +7,7 @@ from typing import Any
 
 from simulator.job import Job
 from simulator.report.metrics import StepReport, grouped
-from simulator.report.verdict import bound_sentence, exposed_verdict, memory_verdict
+from simulator.report.verdict import bound_sentence, memory_verdict, verdicts
 
 SCHEMA_VERSION = 1
 
@@ -15,12 +15,12 @@ SCHEMA_VERSION = 1
 def step_json(report: StepReport, job: Job, wall_s: float) -> dict[str, Any]:
     """JSON-ready mapping. ``engine.wall_s`` is the only entry that differs between two runs."""
     memory = memory_verdict(job)
-    verdicts = [asdict(v) for v in (memory, exposed_verdict(report, job)) if v is not None]
+    judged = [asdict(v) for v in verdicts(report, job)]
     return {
         "schema_version": SCHEMA_VERSION,
         "kind": "step",
         "title": report.title,
-        "feasible": all(v["ok"] for v in verdicts),
+        "feasible": all(v["ok"] for v in judged),
         "step_time_s": report.step_time_s,
         "startup_time_s": report.startup_time_s,
         "breakdown_s": asdict(report.breakdown),
@@ -44,7 +44,7 @@ def step_json(report: StepReport, job: Job, wall_s: float) -> dict[str, Any]:
             "fits": None if memory is None else memory.ok,
         },
         "bound": bound_sentence(report, job),
-        "verdicts": verdicts,
+        "verdicts": judged,
         "collectives": [_use(use) for use in grouped(report.collectives)],
         "buckets": [_use(use) for use in report.collectives],
         "links": [

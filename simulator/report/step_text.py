@@ -11,7 +11,7 @@ from rich.text import Text
 from simulator.job import Job
 from simulator.network.graph import Network
 from simulator.report.metrics import CollectiveUse, StepReport, grouped
-from simulator.report.verdict import Verdict, bound_sentence, exposed_verdict, memory_verdict
+from simulator.report.verdict import Verdict, bound_sentence, verdicts
 from simulator.units import format_bandwidth, format_bytes, format_gib, format_percent, format_time
 
 #: Rows of the table of collectives; the rest are summed in one line.
@@ -26,8 +26,7 @@ _BAR = 28
 def step_text(report: StepReport, job: Job, network: Network, block: str) -> Iterator[RenderableType]:
     """The report, piece by piece. block: the character that bars are drawn with."""
     yield _headline(report, job, network)
-    verdicts = [v for v in (memory_verdict(job), exposed_verdict(report, job)) if v is not None]
-    for verdict in sorted(verdicts, key=lambda v: v.ok):  # what is wrong comes first
+    for verdict in sorted(verdicts(report, job), key=lambda v: v.ok):  # what is wrong comes first
         yield _verdict_line(verdict)
     yield Text(bound_sentence(report, job), style="bold")
     yield ""

@@ -57,6 +57,11 @@ def _why_not_fit(job: Job, capacity: float) -> str:
     return f"{over}: activations take {format_gib(kinds['activations'])}; {advice}"
 
 
+def verdicts(report: StepReport, job: Job) -> list[Verdict]:
+    """All judgements that the scenario asks for: an answer is feasible when each is ok."""
+    return [v for v in (memory_verdict(job), exposed_verdict(report, job)) if v is not None]
+
+
 def exposed_verdict(report: StepReport, job: Job) -> Verdict | None:
     """Whether exposed communication stays within ``limits.exposed``; None without such a limit."""
     limit = job.scenario.limits.exposed

@@ -11,7 +11,7 @@ from typing import Any
 from simulator.answer import answer_collective, answer_step
 from simulator.errors import ScenarioError, SimulatorError
 from simulator.load import load_scenario, scenario_digest
-from simulator.report.verdict import bound_sentence, exposed_verdict, memory_verdict
+from simulator.report.verdict import bound_sentence, memory_verdict, verdicts
 from simulator.scenario import Scenario
 from simulator.sweeps.points import Base, Point, Row, check_base, settings
 
@@ -94,9 +94,9 @@ def in_words(error: Exception) -> str:
 def _step(scenario: Scenario) -> Row:
     answer = answer_step(scenario)
     report, job = answer.report, answer.job
-    memory, exposed = memory_verdict(job), exposed_verdict(report, job)
+    memory = memory_verdict(job)
     return _named(
-        STEP_RESULTS, all(v is None or v.ok for v in (memory, exposed)), report.step_time_s, report.tokens_per_s,
+        STEP_RESULTS, all(v.ok for v in verdicts(report, job)), report.step_time_s, report.tokens_per_s,
         report.tokens_per_s_per_gpu, report.mfu, report.breakdown.exposed_comm, report.exposed_share,
         report.comm_total_s, job.memory.peak_bytes, None if memory is None else memory.ok, report.ranks_total,
         bound_sentence(report, job),

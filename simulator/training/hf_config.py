@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.errors import ScenarioError, UnsupportedError
+from simulator.model_spec import MAX_LAYERS
 from simulator.problems import nearest
 from simulator.training.architecture import Architecture
 
@@ -66,8 +67,8 @@ def architecture_from_config(config: Mapping[str, Any], *, where: str) -> Archit
     return architecture
 
 
-#: As for models written in a scenario: above these a typing error is likelier than a model.
-MAX_LAYERS, MAX_SIZE = 100_000, 100_000_000
+#: As for models written in a scenario: above it (or above MAX_LAYERS) a typing error is likelier than a model.
+MAX_SIZE = 100_000_000
 
 
 def _integer(config: Mapping[str, Any], where: str, *keys: str, default: int | None = None) -> int:

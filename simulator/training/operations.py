@@ -91,6 +91,11 @@ class TrainingModel:
         return self.seq_len * self.micro_batch
 
     @property
+    def measured(self) -> bool:
+        """Whether every operation's time is given, so that no device is needed."""
+        return all(operation.kind == "measured" for operation in self.operations)
+
+    @property
     def forward_flop(self) -> float:
         """FLOP the forward kernels of one micro-batch execute."""
         return sum(operation.forward_flop for operation in self.operations)

@@ -64,13 +64,11 @@ def without_sync(inputs: StepInputs, count: int) -> Iterator[Compute]:
     The first is planned operation by operation; as nothing can disturb the others, they are one forward and one
     backward task of the same total time, so that a step of 1,000 micro-batches costs no more than one of three.
     """
-    if count:
-        yield from forward(inputs, 0)
-        yield from backward(inputs, 0)
-    if count == 2:
-        yield from forward(inputs, 1)
-        yield from backward(inputs, 1)
-    elif count > 2:
+    whole = count if count <= 2 else 1
+    for micro in range(whole):
+        yield from forward(inputs, micro)
+        yield from backward(inputs, micro)
+    if count > whole:
         for kind, seconds in (("forward", sum(inputs.forward_s)), ("backward", sum(inputs.backward_s))):
             yield Compute(
                 name=f"{kind} 1 .. {count - 1}: all operations", kind=kind, classes=(ALL_RANKS,),
