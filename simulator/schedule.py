@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
 #: Which chunks the transfers of a step move: step number within its phase -> chunk ids, transfer by
 #: transfer (``pattern.chunks[i]`` of them for transfer i).
@@ -27,7 +28,8 @@ Moves = Callable[[int], Ints]
 class Pattern:
     """The transfers of one step: transfer i carries ``chunks[i]`` chunks from rank src[i] to rank dst[i].
 
-    src, dst, chunks: int64 arrays of shape (num_transfers,). A rank never sends to itself.
+    src, dst, chunks: int64 arrays of shape (num_transfers,). A rank never sends to itself. An end may also be a
+    switch, see ``Schedule.num_switches``.
     """
 
     src: Ints
@@ -43,7 +45,7 @@ class Pattern:
 
     @cached_property
     def ranks(self) -> Ints:
-        """The ranks that send or receive in this step, ascending."""
+        """The ranks (and switches) that send or receive in this step, ascending."""
         return np.unique(np.concatenate([self.src, self.dst]))
 
 
@@ -57,12 +59,17 @@ def pattern(src: Ints, dst: Ints, chunks: Ints | int = 1) -> Pattern:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Phase:
-    """``steps`` consecutive steps of one pattern. ``reduce``: the receiver adds; otherwise it overwrites."""
+    """``steps`` consecutive steps of one pattern. ``reduce``: the receiver adds; otherwise it overwrites.
+
+    reduce: one answer for all transfers, or bools of shape (num_transfers,), as where a pipeline adds on the way up
+    and hands results down in the same step. A switch keeps nothing from step to step: what reaches it with
+    ``reduce`` becomes the sum of what arrives in that step.
+    """
 
     pattern: Pattern
     steps: int
     moves: Moves
-    reduce: bool
+    reduce: bool | Bools
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -71,8 +78,11 @@ class Schedule:
 
     size_bytes: the size as nccl-tests counts it: the buffer of one rank; for all-gather, reduce-scatter,
         gather and scatter the whole vector over all ranks.
-    chunk_bytes: bytes of one chunk. ``num_chunks`` chunks make the padded buffer (all-to-all: of all ranks).
+    chunk_bytes: bytes of one chunk. ``num_chunks`` chunks make the padded buffer (ALL_BUFFERS: those of all ranks).
     padding_bytes: bytes added so that every rank's slice is equally large (operations that need it).
+    num_switches: switches that take part in the data path. Participants 0 .. num_ranks - 1 are ranks, num_ranks + k
+        is switch k: the reducer and multicaster of node (NVLink domain) k, which holds the ranks
+        ``k * g .. (k + 1) * g - 1``, g = num_ranks / num_switches. It holds no data before and needs none after.
     """
 
     op: str
@@ -84,6 +94,12 @@ class Schedule:
     num_chunks: int
     chunk_bytes: float
     phases: tuple[Phase, ...]
+    num_switches: int = 0
+
+    @property
+    def num_participants(self) -> int:
+        """Ranks and switches: every end of a transfer is below this."""
+        return self.num_ranks + self.num_switches
 
     @property
     def num_steps(self) -> int:
@@ -97,7 +113,7 @@ class Schedule:
     def resized(self, size_bytes: float) -> Schedule:
         """The same steps for another size."""
         padding = slice_padding(size_bytes, self.num_ranks) if self.op in SLICED else 0.0
-        per_buffer = self.num_ranks if self.op == "all_to_all" else self.num_chunks
+        per_buffer = self.num_chunks // self.num_ranks if self.op in ALL_BUFFERS else self.num_chunks
         return replace(
             self, size_bytes=size_bytes, padding_bytes=padding, chunk_bytes=(size_bytes + padding) / per_buffer
         )  # fmt: skip
@@ -125,14 +141,18 @@ class Schedule:
         return self._bytes_by_rank(lambda p: p.dst)
 
     def _bytes_by_rank(self, end: Callable[[Pattern], Ints]) -> Floats:
-        chunks = np.zeros(self.num_ranks)
+        chunks = np.zeros(self.num_participants)
         for p, steps in self.runs():
-            np.add.at(chunks, end(p), p.chunks * float(steps))
-        return chunks * self.chunk_bytes
+            chunks += np.bincount(end(p), p.chunks * float(steps), self.num_participants)
+        return chunks[: self.num_ranks] * self.chunk_bytes
 
 
 #: Operations in which every rank owns one slice of the buffer, so that slices must be equally large.
 SLICED = frozenset({"scatter", "gather", "all_gather", "reduce_scatter", "all_to_all"})
+
+
+#: Operations whose chunks number the buffers of all ranks, one after the other.
+ALL_BUFFERS = frozenset({"all_to_all", "send_recv"})
 
 
 #: Operations that start from or end at one rank.

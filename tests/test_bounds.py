@@ -8,14 +8,18 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from networks import ALPHA_S, BETA_BYTES_PER_S, shipped, uniform, wired
+from strategies import IN_SWITCHES, ON_ANY_NETWORK
 
-from simulator.collectives import ALGORITHMS, bounds, make_schedule
-from simulator.collectives.bounds import CLOSED_FORMS, ring_tree_crossover_bytes
+from simulator.collectives import bounds, make_schedule
+from simulator.collectives.bounds import CLOSED_FORMS, best_pieces, double_tree_bound_s, ring_tree_crossover_bytes
 from simulator.collectives.layout import Layout
-from simulator.engine import vector
+from simulator.engine import message
 from simulator.engine.collective import hold_to_bounds, simulate_collective, times_by_size
 from simulator.errors import InternalError
+from simulator.load import load_topology
+from simulator.network.builders import build_network
 from simulator.schedule import Floats, Schedule
+from simulator.topology import TorusSpec
 
 NUM_RANKS = (1, 2, 3, 4, 5, 8, 13, 16, 33)
 SIZES = (0.0, 1.0, 1000.0, 1e6, 1e9)
@@ -55,6 +59,24 @@ FORMS: dict[tuple[str, str], Callable[[int, float, float, float], float]] = {
     ("reduce_scatter", "direct"): lambda p, n, a, b: a + (p - 1) * n / (p * b),
     ("all_gather", "direct"): lambda p, n, a, b: a + (p - 1) * n / (p * b),
     ("all_reduce", "direct"): lambda p, n, a, b: 2 * (a + (p - 1) * n / (p * b)),
+    ("scatter", "direct"): lambda p, n, a, b: a + (p - 1) * n / (p * b),
+    ("gather", "direct"): lambda p, n, a, b: a + (p - 1) * n / (p * b),
+    ("send_recv", "direct"): lambda p, n, a, b: a + n / b,
+    # a chain of p - 1 hops, 16 pieces one step apart
+    ("broadcast", "ring"): lambda p, n, a, b: (p - 1 + 15) * (a + n / (16 * b)),
+    ("reduce", "ring"): lambda p, n, a, b: (p - 1 + 15) * (a + n / (16 * b)),
+    # Jeaugey, arXiv 2506.20252
+    ("all_gather", "pat"): lambda p, n, a, b: levels(p) * a + (p - 1) / p * n / b,
+    ("reduce_scatter", "pat"): lambda p, n, a, b: levels(p) * a + (p - 1) / p * n / b,
+    # Bruck et al., TPDS 1997: a block moves once for each bit of its distance
+    ("all_to_all", "bruck"): lambda p, n, a, b: levels(p) * a + sum(map(int.bit_count, range(p))) * n / (p * b),
+    # on one node: one level, and van de Geijn's broadcast as scatter and ring all-gather
+    ("all_to_all", "rail"): lambda p, n, a, b: a + (p - 1) * n / (p * b),
+    ("all_reduce", "hierarchical"): lambda p, n, a, b: 2 * (p - 1) * (a + n / (p * b)),
+    ("reduce_scatter", "hierarchical"): lambda p, n, a, b: (p - 1) * (a + n / (p * b)),
+    ("all_gather", "hierarchical"): lambda p, n, a, b: (p - 1) * (a + n / (p * b)),
+    ("broadcast", "hierarchical"): lambda p, n, a, b: p * a + 2 * (p - 1) / p * n / b,
+    ("reduce", "hierarchical"): lambda p, n, a, b: p * a + 2 * (p - 1) / p * n / b,
 }
 
 #: The same, where p is a power of two.
@@ -96,17 +118,74 @@ def test_the_products_table_of_closed_forms_is_what_the_engine_gives(op: str, al
 
 
 @pytest.mark.parametrize("shape", [(4, 4), (8, 8), (4, 4, 4)])
-def test_a_torus_with_d_equal_axes_is_d_times_faster_than_one_ring_of_its_bytes(shape: tuple[int, ...]) -> None:
-    """Reduce-scatter on D axes of length d: D (d-1) steps, (p-1)/p n bytes over D links of each chip."""
+def test_a_torus_with_d_equal_axes_is_2d_times_faster_than_one_ring_of_its_bytes(shape: tuple[int, ...]) -> None:
+    """Reduce-scatter on D axes of length d: D (d-1) steps, (p-1)/p n bytes over the 2 D links of each chip.
+
+    jax-ml/scaling-book, sharding.md: all axes at once, each in both directions.
+    """
     network = shipped("tpu-v4", shape=shape)
     p, axes = math.prod(shape), len(shape)
     alpha, beta = network.latency_s[0] + network.message_overhead_s, network.capacity_bytes_per_s[0]
-    layout = Layout(num_ranks=p, torus_shape=shape)
+    layout = Layout(num_ranks=p, torus_shape=shape, torus_wrap=network.torus_wrap)
     size = 64e6 * axes
+    expected = axes * (shape[0] - 1) * alpha + (p - 1) / p * size / (2 * axes * beta)
+    for op, rounds in (("reduce_scatter", 1), ("all_gather", 1), ("all_reduce", 2)):
+        time_s = simulate_collective(make_schedule(op, "torus", layout, size), wired(network)).time_s
+        assert time_s - network.collective_launch_s == pytest.approx(rounds * expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("shape", [(2,), (5,), (2, 2), (3, 3), (8, 8), (2, 2, 2), (3, 3, 3)])
+def test_a_mesh_takes_a_rings_steps_with_neighbours_only_and_the_bytes_of_the_link_at_its_corner(
+    shape: tuple[int, ...],
+) -> None:
+    """A corner chip has D links, and (p-1)/p n must leave it. A ring closed over the line pays d - 1 hops a step."""
+    spec = load_topology("tpu-v4")
+    assert isinstance(spec, TorusSpec)
+    network = build_network(spec.model_copy(update={"wrap": ("never",)}), shape=shape)
+    p, axes = math.prod(shape), len(shape)
+    alpha, beta = network.latency_s[0] + network.message_overhead_s, network.capacity_bytes_per_s[0]
+    layout = Layout(num_ranks=p, torus_shape=shape, torus_wrap=network.torus_wrap)
+    size = 64e6 * axes * p
     expected = axes * (shape[0] - 1) * alpha + (p - 1) / p * size / (axes * beta)
     for op, rounds in (("reduce_scatter", 1), ("all_gather", 1), ("all_reduce", 2)):
         time_s = simulate_collective(make_schedule(op, "torus", layout, size), wired(network)).time_s
         assert time_s - network.collective_launch_s == pytest.approx(rounds * expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("p", [2, 3, 4, 7, 8, 16, 21])
+@pytest.mark.parametrize("pieces", [1, 4, 16])
+def test_a_double_tree_takes_at_least_the_bytes_of_its_busiest_rank_and_at_most_full_steps(p: int, pieces: int) -> None:
+    """Sanders, Speck and Traeff 2009: nearly full bandwidth in a number of steps that grows with log2 p only."""
+    for size in (0.0, 1e5, 1e8):
+        schedule = make_schedule("all_reduce", "double_tree", Layout(num_ranks=p, pieces=pieces), size)
+        time_s = simulate_collective(schedule, wired(uniform(p)), fidelity="message").time_s
+        most = double_tree_bound_s(p, size, ALPHA_S, BETA_BYTES_PER_S, pieces)
+        least = max(schedule.sent_bytes().max() / BETA_BYTES_PER_S, 2 * levels(p) * ALPHA_S / 2)
+        assert least <= time_s <= most * (1 + 1e-9)
+        assert schedule.num_steps <= pieces + 2 * levels(p) - 1
+
+
+def test_for_large_buffers_a_finely_cut_double_tree_reaches_a_ring() -> None:
+    """2 n / b against 2 (p-1)/p n / b."""
+    p, size = 16, 1e9
+    schedule = make_schedule("all_reduce", "double_tree", Layout(num_ranks=p, pieces=256), size)
+    time_s = simulate_collective(schedule, wired(uniform(p)), fidelity="lockstep").time_s
+    assert simulated_s("all_reduce", "ring", p, size) == pytest.approx(time_s, rel=0.12)
+
+
+@pytest.mark.parametrize("hops", [2, 12, 100])
+@pytest.mark.parametrize("size", [1e4, 1e6, 1e8])
+def test_the_best_number_of_pieces_beats_its_neighbours(hops: int, size: float) -> None:
+    def chain_s(pieces: int) -> float:
+        return (hops + pieces - 1) * (ALPHA_S + size / (pieces * BETA_BYTES_PER_S))
+
+    best = best_pieces(hops, size, ALPHA_S, BETA_BYTES_PER_S)
+    assert chain_s(best) <= min(chain_s(max(1, best // 2)), chain_s(2 * best + 1)) * (1 + 1e-12)
+
+
+def test_one_piece_is_best_where_nothing_is_lost_by_waiting() -> None:
+    assert best_pieces(1, 1e9, ALPHA_S, BETA_BYTES_PER_S) == 1
+    assert best_pieces(12, 0.0, ALPHA_S, BETA_BYTES_PER_S) == 1
 
 
 # ------------------------------------------------------------------------------------ the lectures' crossover
@@ -148,7 +227,7 @@ def test_naive_never_beats_ring_or_tree(p: int) -> None:
         assert naive / ring < (1 + 1e-3 if size == 8.0 else p)
 
 
-@pytest.mark.parametrize(("op", "algorithm"), sorted(ALGORITHMS))
+@pytest.mark.parametrize(("op", "algorithm"), ON_ANY_NETWORK)
 def test_many_sizes_at_once_take_what_each_takes_alone(op: str, algorithm: str) -> None:
     wires = wired(uniform(6))
     schedule = make_schedule(op, algorithm, Layout(num_ranks=6), 1.0)
@@ -166,6 +245,10 @@ def test_latency_needs_log2_p_steps_when_a_rank_talks_to_one_at_a_time() -> None
     assert bounds.latency_steps(make_schedule("all_reduce", "ring", Layout(num_ranks=32), 1.0)) == 5
 
 
+def test_latency_needs_one_step_where_a_rank_waits_for_one_other_only() -> None:
+    assert bounds.latency_steps(make_schedule("send_recv", "direct", Layout(num_ranks=32), 1.0)) == 1
+
+
 def test_latency_needs_one_step_when_a_rank_talks_to_all() -> None:
     assert bounds.latency_steps(make_schedule("all_to_all", "direct", Layout(num_ranks=33), 1.0)) == 1
 
@@ -181,6 +264,11 @@ def test_latency_needs_one_step_when_a_rank_talks_to_all() -> None:
         ("scatter", "tree", 7 / 8),
         ("gather", "tree", 7 / 8),
         ("all_reduce", "ring", 2 * 7 / 8),
+        ("send_recv", "direct", 1.0),
+        # adding in the switch, a rank need not carry others' sums: only its data out and the result in
+        ("all_reduce", "nvls", 1.0),
+        ("reduce_scatter", "nvls", 7 / 8),
+        ("all_gather", "nvls", 7 / 8),
     ],
 )
 def test_bandwidth_bound_of_each_collective(op: str, algorithm: str, expected: float) -> None:
@@ -197,16 +285,25 @@ def test_the_slowest_rank_sets_the_bandwidth_bound() -> None:
     assert bounds.bandwidth_s(schedule, one_slow, fast) == pytest.approx(10.0)
 
 
-@pytest.mark.parametrize(("op", "algorithm"), sorted(ALGORITHMS))
+@pytest.mark.parametrize(("op", "algorithm"), ON_ANY_NETWORK)
 def test_a_time_below_the_bound_is_an_internal_error(op: str, algorithm: str) -> None:
     wires = wired(uniform(8))
     schedule = make_schedule(op, algorithm, Layout(num_ranks=8, root=3), 8e6)
     rate = np.full(8, BETA_BYTES_PER_S)
     busiest = max(schedule.sent_bytes().max(), schedule.received_bytes().max()) / BETA_BYTES_PER_S
-    floor = max(bounds.latency_steps(schedule) * ALPHA_S, bounds.bandwidth_s(schedule, rate, rate), busiest)
+    floor = max(bounds.latency_steps(schedule) * ALPHA_S, bounds.bandwidth_s(schedule, rate, rate), ALPHA_S + busiest)
     hold_to_bounds(schedule, wires, floor)
     with pytest.raises(InternalError, match=f"{op}/{algorithm} on 8 ranks, 8000000 B: .* below the physical bound"):
         hold_to_bounds(schedule, wires, floor * (1 - 1e-6))
+
+
+@pytest.mark.parametrize(("op", "algorithm"), sorted(IN_SWITCHES))
+def test_a_time_below_what_a_port_of_the_switch_needs_is_an_internal_error(op: str, algorithm: str) -> None:
+    network = shipped("dgx-h100", nodes=1)
+    schedule = make_schedule(op, algorithm, Layout(num_ranks=8), 8e8)
+    time_s = simulate_collective(schedule, wired(network)).time_s
+    with pytest.raises(InternalError, match=f"{op}/{algorithm} on 8 ranks, .* below the physical bound"):
+        hold_to_bounds(schedule, wired(network), time_s / 2)
 
 
 def test_a_nic_that_is_forgotten_to_be_shared_is_caught_on_a_real_cluster() -> None:
@@ -227,12 +324,11 @@ def test_a_time_that_is_no_number_is_an_internal_error() -> None:
 def test_a_direct_all_reduce_that_forgets_the_nic_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Issue 2: a rival predicts 512 ranks 450 times too fast, as if a NIC could send 511 messages at full speed."""
 
-    def each_message_alone(_schedule: Schedule, _wires: object, starts_s: Floats, chunks: Floats) -> Floats:
-        alone = 2 * (ALPHA_S + chunks / BETA_BYTES_PER_S)
-        return starts_s[None, :] + alone[:, None]
+    def each_message_alone(sent: Schedule, _wires: object, starts_s: Floats) -> Floats:
+        return starts_s + 2 * (ALPHA_S + sent.chunk_bytes / BETA_BYTES_PER_S)
 
     schedule = make_schedule("all_reduce", "direct", Layout(num_ranks=16), 1e9)
-    simulate_collective(schedule, wired(uniform(16)))
-    monkeypatch.setattr(vector, "finish_times", each_message_alone)
+    simulate_collective(schedule, wired(uniform(16)), fidelity="message")
+    monkeypatch.setattr(message, "finish_times", each_message_alone)
     with pytest.raises(InternalError, match="below the physical bound"):
-        simulate_collective(schedule, wired(uniform(16)))
+        simulate_collective(schedule, wired(uniform(16)), fidelity="message")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 from strategies import torus_shapes
 
 from simulator.collectives import ALGORITHMS, OPERATIONS, algorithms_of, make_schedule
+from simulator.collectives.busbw import bus_factor
 from simulator.collectives.check import check, check_data, play
 from simulator.collectives.layout import Layout
 from simulator.errors import ScenarioError
@@ -22,20 +24,26 @@ PADDED = ("all_gather", "all_to_all", "gather", "reduce_scatter", "scatter")
 
 
 def layouts(p: int) -> Iterator[Layout]:
-    """Every root's kind, node size, channel count and torus shape that ``p`` ranks allow."""
+    """Every root's kind, node size, channel count, number of pieces, torus shape and wrap that ``p`` ranks allow."""
     for root in sorted({0, p // 2, p - 1}):
         yield Layout(num_ranks=p, root=root)
-    yield Layout(num_ranks=p, channels=2)
+    yield Layout(num_ranks=p, channels=2, pieces=1)
     for per_node in (d for d in range(1, p + 1) if p % d == 0):
         for channels in sorted({1, 2, per_node}):
-            yield Layout(num_ranks=p, ranks_per_node=per_node, channels=channels)
+            yield Layout(num_ranks=p, root=p - 1, ranks_per_node=per_node, channels=channels, pieces=channels + 1)
     for shape in torus_shapes(p):
-        yield Layout(num_ranks=p, torus_shape=shape)
+        for wrap in sorted({tuple(w and d > 1 for w, d in zip(ws, shape, strict=True)) for ws in wraps(len(shape))}):
+            yield Layout(num_ranks=p, torus_shape=shape, torus_wrap=wrap, pieces=1)
+
+
+def wraps(num_axes: int) -> Iterator[tuple[bool, ...]]:
+    return product((False, True), repeat=num_axes)
 
 
 def per_buffer(schedule: Schedule) -> int:
-    """Chunks in what nccl-tests calls the size: all-to-all counts one rank's buffer, the others the whole vector."""
-    return schedule.num_ranks if schedule.op == "all_to_all" else schedule.num_chunks
+    """Chunks in what nccl-tests calls the size: all-to-all and send_recv count one rank's buffer, others all of it."""
+    one_rank = schedule.op in ("all_to_all", "send_recv")
+    return schedule.num_chunks // schedule.num_ranks if one_rank else schedule.num_chunks
 
 
 def random_data(schedule: Schedule) -> np.ndarray:
@@ -68,10 +76,10 @@ def test_one_rank_sends_nothing(op: str, algorithm: str) -> None:
     assert schedule.sent_bytes().tolist() == [0.0]
 
 
-def test_there_is_an_algorithm_for_each_of_the_eight_primitives() -> None:
-    assert len(OPERATIONS) == 8
+def test_there_is_an_algorithm_for_each_of_the_eight_primitives_and_for_send_recv() -> None:
+    assert len(OPERATIONS) == 9
     assert {op for op, _ in TABLE} == set(OPERATIONS)
-    assert all("naive" in algorithms_of(op) for op in OPERATIONS)
+    assert all("naive" in algorithms_of(op) for op in OPERATIONS if op != "send_recv")
 
 
 # ------------------------------------------------------------------------------------- the proof can fail
@@ -89,12 +97,13 @@ def without_first_step(schedule: Schedule) -> Schedule:
 
 
 def with_a_wrong_chunk(schedule: Schedule) -> Schedule:
-    """The first transfer of every step of the last phase moves the chunk after the one that it should."""
+    """In the last phase the last chunk of every transfer is the one after the right one."""
     *before, last = schedule.phases
+    ends = np.cumsum(last.pattern.chunks) - 1
 
     def moves(step: int) -> Ints:
         chunks = last.moves(step).copy()
-        chunks[0] = (chunks[0] + 1) % schedule.num_chunks
+        chunks[ends] = (chunks[ends] + 1) % schedule.num_chunks
         return chunks
 
     return replace(schedule, phases=(*before, replace(last, moves=moves)))
@@ -102,9 +111,14 @@ def with_a_wrong_chunk(schedule: Schedule) -> Schedule:
 
 def with_a_step_twice(schedule: Schedule) -> Schedule:
     phases = list(schedule.phases)
-    last_adding = max(i for i, phase in enumerate(phases) if phase.reduce)
+    last_adding = max(i for i, phase in enumerate(phases) if adds_on_a_rank(schedule, phase))
     phases.insert(last_adding, replace(phases[last_adding], steps=1))
     return replace(schedule, phases=tuple(phases))
+
+
+def adds_on_a_rank(schedule: Schedule, phase: Phase) -> bool:
+    """A sum that a switch makes is made anew from what arrives in a step, so it may be made twice."""
+    return bool((phase.reduce & (phase.pattern.dst < schedule.num_ranks)).any())
 
 
 def with_overwriting(schedule: Schedule) -> Schedule:
@@ -128,24 +142,27 @@ MUTATIONS: dict[str, Callable[[Schedule], Schedule]] = {
 }
 
 
-BREAKABLE = Layout(num_ranks=6, root=2, torus_shape=(2, 3))
+BREAKABLE = {
+    "flat": Layout(num_ranks=6, root=2, torus_shape=(2, 3)),
+    "nodes": Layout(num_ranks=6, root=4, ranks_per_node=3, channels=2, pieces=2),
+}
 
 
-def mutations() -> Iterator[tuple[str, str, str]]:
-    """(op, algorithm, mutation), without those that change nothing: doubling or overwriting where nothing is added."""
-    for op, algorithm in TABLE:
-        schedule = make_schedule(op, algorithm, BREAKABLE, 1000.0)
-        adds = any(phase.reduce for phase in schedule.phases)
-        for mutation in MUTATIONS:
-            needs_sum = mutation in ("with a reduction done twice", "with sums overwritten")
-            needs_chunks = mutation == "with a wrong chunk"
-            if (adds or not needs_sum) and (schedule.num_chunks > 1 or not needs_chunks):
-                yield op, algorithm, mutation
+def mutations() -> Iterator[tuple[str, str, str, str]]:
+    """(op, algorithm, layout, mutation), without those that change nothing: doubling or overwriting without a sum."""
+    for (op, algorithm), where in product(TABLE, BREAKABLE):
+        schedule = make_schedule(op, algorithm, BREAKABLE[where], 1000.0)
+        able = {
+            "with a reduction done twice": any(adds_on_a_rank(schedule, phase) for phase in schedule.phases),
+            "with sums overwritten": any(np.any(phase.reduce) for phase in schedule.phases),
+            "with a wrong chunk": schedule.num_chunks > 1,
+        }
+        yield from ((op, algorithm, where, mutation) for mutation in MUTATIONS if able.get(mutation, True))
 
 
-@pytest.mark.parametrize(("op", "algorithm", "mutation"), list(mutations()))
-def test_the_proof_finds_a_broken_schedule(op: str, algorithm: str, mutation: str) -> None:
-    schedule = make_schedule(op, algorithm, BREAKABLE, 1000.0)
+@pytest.mark.parametrize(("op", "algorithm", "where", "mutation"), list(mutations()))
+def test_the_proof_finds_a_broken_schedule(op: str, algorithm: str, where: str, mutation: str) -> None:
+    schedule = make_schedule(op, algorithm, BREAKABLE[where], 1000.0)
     broken = MUTATIONS[mutation](schedule)
     with pytest.raises(AssertionError, match="holds rank"):
         check(broken)
@@ -180,12 +197,17 @@ FOUR = np.array([[1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12], [13, 14, 15, 16]],
 
 
 def ended(op: str, algorithm: str, data: np.ndarray, root: int = 0) -> np.ndarray:
-    """Play on ``data``, one row per rank, spread over the schedule's chunks; the final state as one row per rank."""
-    schedule = make_schedule(op, algorithm, Layout(num_ranks=len(data), root=root), float(data[0].nbytes))
-    state = data.reshape(len(data), min(schedule.num_chunks, data.shape[1]), -1).copy()
+    """Play on ``data``, one row per rank, spread over the schedule's chunks; the final state as one row per rank.
+
+    Where there are more chunks than values, each value stands for several chunks.
+    """
+    layout = Layout(num_ranks=len(data), root=root, pieces=1)
+    schedule = make_schedule(op, algorithm, layout, float(data[0].nbytes))
+    copies = max(1, schedule.num_chunks // data.shape[1])
+    state = np.repeat(data, copies, axis=1).reshape(len(data), schedule.num_chunks, -1)
     for _ in play(schedule, state):
         pass
-    return state.reshape(data.shape)
+    return state.reshape(*data.shape, copies)[:, :, 0]
 
 
 @pytest.mark.parametrize("algorithm", algorithms_of("all_reduce"))
@@ -240,7 +262,8 @@ def test_all_reduce_is_reduce_scatter_plus_all_gather_in_bytes(algorithm: str, p
         make_schedule(op, algorithm, layout, 64.0 * p).sent_bytes()
         for op in ("all_reduce", "reduce_scatter", "all_gather")
     )
-    if algorithm in ("ring", "torus", "direct") or (algorithm == "halving_doubling" and p & (p - 1) == 0):
+    both_halves = {"ring", "torus", "direct", "hierarchical", "nvls"}
+    if algorithm in both_halves or (algorithm == "halving_doubling" and p & (p - 1) == 0):
         np.testing.assert_allclose(whole, halves[0] + halves[1], rtol=1e-12)
     else:
         assert whole.sum() <= halves[0].sum() + halves[1].sum()
@@ -271,6 +294,14 @@ def test_sixteen_thousand_ranks_exchange_537_million_messages_in_one_pattern() -
     assert [(len(pattern), steps) for pattern, steps in schedule.runs()] == [(16384, 32766)]
 
 
+@pytest.mark.parametrize("p", [2, 8, 1000])
+def test_bus_bandwidth_is_algorithm_bandwidth_times_the_factor_of_nccl_tests(p: int) -> None:
+    """nccl-tests, doc/PERFORMANCE.md: what makes it the rate of the slowest link, whatever the number of ranks."""
+    rest = (p - 1) / p
+    factors = dict.fromkeys(OPERATIONS, rest) | {"all_reduce": 2 * rest, "broadcast": 1, "reduce": 1, "send_recv": 1}
+    assert {op: bus_factor(op, p) for op in OPERATIONS} == factors
+
+
 #: Least bytes that all ranks together must send, as a multiple of the size, for any algorithm: everyone who lacks
 #: n bytes receives n, and a sum of p buffers at one place takes p - 1 of them on the way.
 LEAST_TOTAL: dict[str, Callable[[int], float]] = {
@@ -282,6 +313,7 @@ LEAST_TOTAL: dict[str, Callable[[int], float]] = {
     "all_reduce": lambda p: 2 * (p - 1),
     "scatter": lambda p: (p - 1) / p,
     "gather": lambda p: (p - 1) / p,
+    "send_recv": lambda p: p if p > 1 else 0,
 }
 
 
@@ -290,6 +322,8 @@ def test_bytes_sent_are_bytes_received_and_no_fewer_than_needed(op: str, algorit
     for p in NUM_RANKS:
         for layout in layouts(p):
             schedule = make_schedule(op, algorithm, layout, 48.0 * p)
+            if schedule.num_switches:
+                continue  # what a switch sends is not what it receives: tests/test_collectives_in_switches.py
             sent, received = schedule.sent_bytes().sum(), schedule.received_bytes().sum()
             assert sent == pytest.approx(received, rel=1e-12)
             assert sent >= LEAST_TOTAL[op](p) * 48.0 * p * (1 - 1e-12)

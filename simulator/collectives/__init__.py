@@ -9,7 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from difflib import get_close_matches
 
-from simulator.collectives import alltoall, halving_doubling, hierarchical, naive, ring, torus, tree
+from simulator.collectives import (
+    alltoall,
+    bruck,
+    chain,
+    double_tree,
+    halving_doubling,
+    hierarchical,
+    naive,
+    nvls,
+    rail,
+    ring,
+    torus,
+    tree,
+)
 from simulator.collectives.layout import Layout
 from simulator.errors import ScenarioError
 from simulator.schedule import Schedule
@@ -23,20 +36,38 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ("all_reduce", "ring"): ring.all_reduce,
     ("reduce_scatter", "ring"): ring.reduce_scatter,
     ("all_gather", "ring"): ring.all_gather,
+    ("broadcast", "ring"): chain.broadcast,
+    ("reduce", "ring"): chain.reduce,
     ("broadcast", "tree"): tree.broadcast,
     ("reduce", "tree"): tree.reduce,
     ("scatter", "tree"): tree.scatter,
     ("gather", "tree"): tree.gather,
     ("all_reduce", "tree"): tree.all_reduce,
+    ("all_reduce", "double_tree"): double_tree.all_reduce,
     ("all_reduce", "hierarchical"): hierarchical.all_reduce,
+    ("reduce_scatter", "hierarchical"): hierarchical.reduce_scatter,
+    ("all_gather", "hierarchical"): hierarchical.all_gather,
+    ("broadcast", "hierarchical"): hierarchical.broadcast,
+    ("reduce", "hierarchical"): hierarchical.reduce,
+    ("all_reduce", "nvls"): nvls.all_reduce,
+    ("reduce_scatter", "nvls"): nvls.reduce_scatter,
+    ("all_gather", "nvls"): nvls.all_gather,
+    ("all_reduce", "nvls_tree"): nvls.tree_all_reduce,
+    ("reduce_scatter", "pat"): bruck.reduce_scatter,
+    ("all_gather", "pat"): bruck.all_gather,
     ("all_reduce", "halving_doubling"): halving_doubling.all_reduce,
     ("reduce_scatter", "halving_doubling"): halving_doubling.reduce_scatter,
     ("all_gather", "halving_doubling"): halving_doubling.all_gather,
     ("all_to_all", "direct"): alltoall.direct_all_to_all,
     ("all_to_all", "pairwise"): alltoall.pairwise_all_to_all,
+    ("all_to_all", "rail"): rail.all_to_all,
+    ("all_to_all", "bruck"): bruck.all_to_all,
     ("all_reduce", "direct"): alltoall.direct_all_reduce,
     ("reduce_scatter", "direct"): alltoall.direct_reduce_scatter,
     ("all_gather", "direct"): alltoall.direct_all_gather,
+    ("scatter", "direct"): alltoall.direct_scatter,
+    ("gather", "direct"): alltoall.direct_gather,
+    ("send_recv", "direct"): alltoall.direct_send_recv,
     ("all_reduce", "torus"): torus.all_reduce,
     ("reduce_scatter", "torus"): torus.reduce_scatter,
     ("all_gather", "torus"): torus.all_gather,
@@ -51,7 +82,7 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
 }
 
 OPERATIONS: tuple[str, ...] = (
-    "broadcast", "scatter", "gather", "reduce", "all_gather", "reduce_scatter", "all_reduce", "all_to_all",
+    "broadcast", "scatter", "gather", "reduce", "all_gather", "reduce_scatter", "all_reduce", "all_to_all", "send_recv",
 )  # fmt: skip
 
 

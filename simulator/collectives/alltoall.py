@@ -1,5 +1,6 @@
 """Algorithms that talk to every rank: direct (all at once) and pairwise (one partner a step).
 
+Also gather and scatter in one step through the root, and send_recv, where everyone sends to the next rank only.
 Direct puts p - 1 messages of a rank on its links in the same step; they share them, so the bytes cost what
 they cost one after the other and only the latency is paid once. Cost on a uniform network, all-to-all:
 direct ``a + (p-1) n/(p b)``, pairwise ``(p-1)(a + n/(p b))``.
@@ -10,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.collectives.layout import Layout
-from simulator.schedule import Ints, Pattern, Phase, Schedule, pattern, slice_padding
+from simulator.schedule import ROOTED, SLICED, Ints, Pattern, Phase, Schedule, pattern, slice_padding
 
 
 def _every_pair(num_ranks: int) -> tuple[Ints, Ints]:
@@ -25,9 +26,10 @@ def _one_step(transfers: Pattern, moved: Ints, *, reduce: bool = False) -> Phase
 
 def _schedule(op: str, algorithm: str, layout: Layout, size_bytes: float, phases: tuple[Phase, ...]) -> Schedule:
     p = layout.num_ranks
-    padding = 0.0 if op == "all_reduce" else slice_padding(size_bytes, p)
+    padding = slice_padding(size_bytes, p) if op in SLICED else 0.0
     return Schedule(
-        op=op, algorithm=algorithm, num_ranks=p, root=0, size_bytes=size_bytes, padding_bytes=padding,
+        op=op, algorithm=algorithm, num_ranks=p, root=layout.root if op in ROOTED else 0, size_bytes=size_bytes,
+        padding_bytes=padding,
         num_chunks=p * p if op == "all_to_all" else p, chunk_bytes=(size_bytes + padding) / p, phases=phases,
     )  # fmt: skip
 
@@ -75,3 +77,34 @@ def pairwise_all_to_all(layout: Layout, size_bytes: float) -> Schedule:
     ranks = np.arange(p, dtype=np.int64)
     phases = tuple(_one_step(pattern(ranks, (ranks + s) % p), ranks * p + (ranks + s) % p) for s in range(1, p))
     return _schedule("all_to_all", "pairwise", layout, size_bytes, phases)
+
+
+def direct_scatter(layout: Layout, size_bytes: float) -> Schedule:
+    """The root sends every other rank its slice, all in one step: ``a + (p-1)/p n/b``."""
+    others = _all_but_the_root(layout)
+    root = np.full_like(others, layout.root)
+    phases = (_one_step(pattern(root, others), others),) if len(others) else ()
+    return _schedule("scatter", "direct", layout, size_bytes, phases)
+
+
+def direct_gather(layout: Layout, size_bytes: float) -> Schedule:
+    """Every rank sends the root its slice, all in one step: ``a + (p-1)/p n/b``."""
+    others = _all_but_the_root(layout)
+    root = np.full_like(others, layout.root)
+    phases = (_one_step(pattern(others, root), others),) if len(others) else ()
+    return _schedule("gather", "direct", layout, size_bytes, phases)
+
+
+def _all_but_the_root(layout: Layout) -> Ints:
+    return np.delete(np.arange(layout.num_ranks, dtype=np.int64), layout.root)
+
+
+def direct_send_recv(layout: Layout, size_bytes: float) -> Schedule:
+    """Rank r sends its whole buffer to rank r + 1, and receives rank r - 1's (nccl-tests sendrecv): ``a + n/b``."""
+    p = layout.num_ranks
+    ranks = np.arange(p, dtype=np.int64)
+    phases = (_one_step(pattern(ranks, (ranks + 1) % p), ranks),) if p > 1 else ()
+    return Schedule(
+        op="send_recv", algorithm="direct", num_ranks=p, root=0, size_bytes=size_bytes, padding_bytes=0.0,
+        num_chunks=p, chunk_bytes=size_bytes, phases=phases,
+    )  # fmt: skip

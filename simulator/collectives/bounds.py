@@ -4,9 +4,12 @@ The lower bounds hold for any algorithm on any network without reduction inside 
 
 * latency: a rank that hears k messages a step knows at most (k+1)**s ranks' data after s steps, and every
   collective has a rank whose result needs all p, so s >= log_{k+1} p steps of at least the smallest latency
-  (broadcast and scatter: the same, seen from the sender);
+  (broadcast and scatter: the same, seen from the sender; send_recv: one);
 * bandwidth: what a rank must send or receive, over what its links can carry, and for all-reduce the total
   ``2 (p-1) n`` over the sum of all ranks' links (Patarasuk and Yuan, JPDC 2009, theorem 1).
+
+With switches that add and multicast (``Schedule.num_switches``) the total falls away; what each single rank must send
+and receive stays, and a switch counts as hearing as many at once as its step has.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from simulator.collectives.layout import DEFAULT_PIECES
 from simulator.schedule import Floats, Schedule
 
 
@@ -24,6 +28,8 @@ def latency_steps(schedule: Schedule) -> int:
     p = schedule.num_ranks
     if p == 1 or not schedule.phases:
         return 0
+    if schedule.op == "send_recv":
+        return 1
     ports = _busiest(schedule)
     steps = 0
     reach = 1
@@ -54,6 +60,7 @@ def _must(op: str, p: int) -> tuple[float, float, float, float]:
         "reduce_scatter": (rest, 1 / p, rest, 1 / p),
         "all_reduce": (1.0, 1.0, 1.0, 1.0),
         "all_to_all": (rest, rest, rest, rest),
+        "send_recv": (1.0, 1.0, 1.0, 1.0),
     }[op]
 
 
@@ -67,7 +74,7 @@ def bandwidth_s(schedule: Schedule, send_bytes_per_s: Floats, receive_bytes_per_
     out, into = np.full(p, send * size), np.full(p, receive * size)
     out[schedule.root], into[schedule.root] = root_send * size, root_receive * size
     floor = max(float((out / send_bytes_per_s).max()), float((into / receive_bytes_per_s).max()))
-    if schedule.op == "all_reduce":
+    if schedule.op == "all_reduce" and not schedule.num_switches:
         total = min(float(send_bytes_per_s.sum()), float(receive_bytes_per_s.sum()))
         floor = max(floor, 2 * (p - 1) * size / total)
     return floor
@@ -81,14 +88,53 @@ def _levels(p: int) -> int:
     return math.ceil(math.log2(p)) if p > 1 else 0
 
 
-#: (op, algorithm) -> time on a uniform network: ranks, bytes (padded), alpha in s, bandwidth in bytes/s.
+def _chain(p: int, n: float, a: float, b: float) -> float:
+    return (p + DEFAULT_PIECES - 2) * (a + n / (DEFAULT_PIECES * b)) if p > 1 else 0.0
+
+
+def _log_steps(p: int, n: float, a: float, b: float) -> float:
+    return _levels(p) * a + (p - 1) / p * n / b
+
+
+def _bruck(p: int, n: float, a: float, b: float) -> float:
+    blocks = sum((np.arange(p) >> k & 1).sum() for k in range(_levels(p)))
+    return _levels(p) * a + float(blocks) * n / (p * b)
+
+
+def _at_once(p: int, n: float, a: float, b: float) -> float:
+    return a + (p - 1) * n / (p * b) if p > 1 else 0.0
+
+
+def _scattered(p: int, n: float, a: float, b: float) -> float:
+    """On one node: a scatter (or gather) in one step, and a ring all-gather (or reduce-scatter)."""
+    return _at_once(p, n, a, b) + _ring(p, n, a, b, 1)
+
+
+#: (op, algorithm) -> time on a uniform network: ranks, bytes (padded), alpha in s, bandwidth in bytes/s; one
+#: channel, DEFAULT_PIECES pieces, no nodes.
 CLOSED_FORMS: dict[tuple[str, str], Callable[[int, float, float, float], float]] = {
     ("all_reduce", "ring"): lambda p, n, a, b: _ring(p, n, a, b, 2),
     ("reduce_scatter", "ring"): lambda p, n, a, b: _ring(p, n, a, b, 1),
     ("all_gather", "ring"): lambda p, n, a, b: _ring(p, n, a, b, 1),
     ("all_to_all", "pairwise"): lambda p, n, a, b: _ring(p, n, a, b, 1),
-    ("all_to_all", "direct"): lambda p, n, a, b: (a + (p - 1) * n / (p * b)) if p > 1 else 0.0,
-    ("all_reduce", "direct"): lambda p, n, a, b: 2 * (a + (p - 1) * n / (p * b)) if p > 1 else 0.0,
+    ("all_reduce", "hierarchical"): lambda p, n, a, b: _ring(p, n, a, b, 2),
+    ("reduce_scatter", "hierarchical"): lambda p, n, a, b: _ring(p, n, a, b, 1),
+    ("all_gather", "hierarchical"): lambda p, n, a, b: _ring(p, n, a, b, 1),
+    ("broadcast", "hierarchical"): _scattered,
+    ("reduce", "hierarchical"): _scattered,
+    ("broadcast", "ring"): _chain,
+    ("reduce", "ring"): _chain,
+    ("all_gather", "pat"): _log_steps,
+    ("reduce_scatter", "pat"): _log_steps,
+    ("all_to_all", "bruck"): _bruck,
+    ("all_to_all", "direct"): _at_once,
+    ("all_to_all", "rail"): _at_once,
+    ("all_reduce", "direct"): lambda p, n, a, b: 2 * _at_once(p, n, a, b),
+    ("reduce_scatter", "direct"): _at_once,
+    ("all_gather", "direct"): _at_once,
+    ("scatter", "direct"): _at_once,
+    ("gather", "direct"): _at_once,
+    ("send_recv", "direct"): lambda p, n, a, b: (a + n / b) if p > 1 else 0.0,
     ("all_reduce", "tree"): lambda p, n, a, b: 2 * _levels(p) * (a + n / b),
     ("broadcast", "tree"): lambda p, n, a, b: _levels(p) * (a + n / b),
     ("reduce", "tree"): lambda p, n, a, b: _levels(p) * (a + n / b),
@@ -98,6 +144,22 @@ CLOSED_FORMS: dict[tuple[str, str], Callable[[int, float, float, float], float]]
     ("scatter", "naive"): lambda p, n, a, b: (p - 1) * (a + n / (p * b)),
     ("gather", "naive"): lambda p, n, a, b: (p - 1) * (a + n / (p * b)),
 }
+
+
+def best_pieces(num_hops: int, size_bytes: float, alpha_s: float, bytes_per_s: float) -> int:
+    """Pieces that a pipeline over ``num_hops`` hops is fastest with: K of the least ``(hops + K - 1)(a + n/(K b))``."""
+    if alpha_s <= 0 or num_hops < 2:
+        return 1
+    return max(1, round(math.sqrt((num_hops - 1) * size_bytes / (alpha_s * bytes_per_s))))
+
+
+def double_tree_bound_s(num_ranks: int, size_bytes: float, alpha_s: float, bytes_per_s: float, pieces: int) -> float:
+    """What a double-tree all-reduce takes at most on a uniform network: every step as long as a full one.
+
+    ``(K + 2 ceil(log2 p) - 1)(a + 2 n / (K b))``: a rank moves up to four pieces of n / (2 K) each way in a step.
+    """
+    steps = pieces + 2 * _levels(num_ranks) - 1
+    return steps * (alpha_s + 2 * size_bytes / (pieces * bytes_per_s)) if num_ranks > 1 else 0.0
 
 
 def ring_tree_crossover_bytes(num_ranks: int, alpha_s: float, bytes_per_s: float) -> float | None:

@@ -1,6 +1,7 @@
 """Proof that a schedule delivers its collective: played on sets of contributors and on real numpy data.
 
-In a step every transfer reads what its sender held when the step began. A wrong chunk offset passes every test
+In a step every transfer reads what its sender held when the step began. A switch holds nothing before, and what is
+reduced in it is the sum of what arrives in that step. A wrong chunk offset passes every test
 of time and bytes; only playing the schedule finds it.
 """
 
@@ -12,28 +13,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.collectives.promise import Promise, promise
-from simulator.schedule import Ints, Schedule
+from simulator.schedule import Bools, Ints, Schedule
 
 
-def steps(schedule: Schedule) -> Iterator[tuple[Ints, Ints, Ints, bool]]:
-    """Every step as (src, dst, chunk, reduce): one entry per chunk moved."""
+def steps(schedule: Schedule) -> Iterator[tuple[Ints, Ints, Ints, Bools]]:
+    """Every step as (src, dst, chunk, reduce): one entry per chunk moved. Ends from num_ranks on are switches."""
     for phase in schedule.phases:
         src = np.repeat(phase.pattern.src, phase.pattern.chunks)
         dst = np.repeat(phase.pattern.dst, phase.pattern.chunks)
+        reduce = np.repeat(np.broadcast_to(phase.reduce, len(phase.pattern)), phase.pattern.chunks)
         for step in range(phase.steps):
             chunks = phase.moves(step)
             assert len(chunks) == len(src), "moves must name as many chunks as the pattern carries"
-            yield src, dst, chunks, phase.reduce
+            yield src, dst, chunks, reduce
 
 
 def play(schedule: Schedule, state: NDArray[np.float64]) -> Iterator[NDArray[np.float64]]:
-    """Play the schedule on ``state``, shape (num_ranks, num_chunks, ...), and yield it after every step."""
+    """Play the schedule on ``state``, shape (num_ranks, num_chunks, ...), in place, and yield it after every step."""
+    p = schedule.num_ranks
+    held = state
+    if schedule.num_switches:
+        nothing = np.full((schedule.num_switches, *state.shape[1:]), np.nan)
+        held = np.concatenate([state, nothing])
     for src, dst, chunks, reduce in steps(schedule):
-        sent = state[src, chunks].copy()
-        if reduce:
-            np.add.at(state, (dst, chunks), sent)
-        else:
-            state[dst, chunks] = sent
+        sent = held[src, chunks].copy()
+        held[dst[~reduce], chunks[~reduce]] = sent[~reduce]
+        in_switch = reduce & (dst >= p)
+        held[dst[in_switch], chunks[in_switch]] = 0.0
+        np.add.at(held, (dst[reduce], chunks[reduce]), sent[reduce])
+        if held is not state:
+            state[...] = held[:p]
         yield state
 
 
@@ -60,7 +69,7 @@ def check(schedule: Schedule) -> None:
         r, c, k = (int(i[0]) for i in np.nonzero(wrong))
         raise AssertionError(
             f"{schedule.op}/{schedule.algorithm} on {schedule.num_ranks} ranks: chunk {c} on rank {r} holds "
-            f"rank {k}'s data {int(final[r, c, k])} times instead of {int(wanted[r, c, k])}"
+            f"rank {k}'s data {final[r, c, k]:g} times instead of {int(wanted[r, c, k])}"
         )
 
 
@@ -74,6 +83,7 @@ _REFERENCE: dict[str, Callable[[NDArray[np.float64], int], NDArray[np.float64]]]
     "gather": lambda data, _: _own_slices(data),
     "all_gather": lambda data, _: _own_slices(data),
     "all_to_all": lambda data, _: _own_slices(data),
+    "send_recv": lambda data, _: _own_slices(data),
 }
 
 

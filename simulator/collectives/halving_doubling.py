@@ -2,8 +2,10 @@
 
 With 2**k ranks: reduce-scatter by halving, all-gather by doubling, ``log2 p`` steps each; all-reduce costs
 ``2 log2(p) a + 2(p-1)/p n/b`` (Rabenseifner; Thakur, Rabenseifner and Gropp, IJHPCA 2005, section 4). With
-another p, the first ``2 (p - 2**k)`` ranks pair up: the odd one folds into its even neighbour before, and is
-served by it after.
+another p, the first ``2 (p - 2**k)`` ranks pair up and fold as Rabenseifner does ("Optimization of collective reduction
+operations", ICCS 2004): even and odd exchange halves, each adds one half, the odd one hands its sum to the even one,
+which takes part for both; after, the even one serves the odd one. An all-reduce so costs at most
+``(2 floor(log2 p) + 3) a + 4 n/b``.
 """
 
 from __future__ import annotations
@@ -51,7 +53,27 @@ def _doubling(layout: Layout) -> tuple[Phase, ...]:
     return tuple(_exchange(layout, 1 << k, halving=False) for k in range(power.bit_length() - 1))
 
 
-def _pair(layout: Layout, slices: str, *, fold: bool, reduce: bool = False) -> tuple[Phase, ...]:
+def _fold(layout: Layout) -> tuple[Phase, ...]:
+    """Rabenseifner's two steps before a reduction: the pairs' sums on the even ranks; nothing for a power of two."""
+    p = layout.num_ranks
+    _, extra = _split(p)
+    if not extra:
+        return ()
+    even = 2 * np.arange(extra, dtype=np.int64)
+    odd = even + 1
+    low, high = np.arange(p // 2, dtype=np.int64), np.arange(p // 2, p, dtype=np.int64)
+    counts = np.repeat([len(high), len(low)], extra)
+    exchange = pattern(np.append(even, odd), np.append(odd, even), counts)
+    halves = np.append(np.tile(high, extra), np.tile(low, extra))
+    return (
+        Phase(pattern=exchange, steps=1, moves=lambda _s: halves, reduce=True),
+        Phase(
+            pattern=pattern(odd, even, len(high)), steps=1, moves=lambda _s: np.tile(high, extra), reduce=False,
+        ),
+    )  # fmt: skip
+
+
+def _pair(layout: Layout, slices: str, *, fold: bool) -> tuple[Phase, ...]:
     """The step before (fold: odd -> even) or after (even -> odd); nothing for a power of two.
 
     slices: 'all' p slices, 'own' the odd rank's slice, 'others' all but the odd rank's slice.
@@ -70,7 +92,7 @@ def _pair(layout: Layout, slices: str, *, fold: bool, reduce: bool = False) -> t
     }[slices]
     moved = np.concatenate(sets).astype(np.int64)
     src, dst = (odd, even) if fold else (even, odd)
-    return (Phase(pattern=pattern(src, dst, len(sets[0])), steps=1, moves=lambda _s: moved, reduce=reduce),)
+    return (Phase(pattern=pattern(src, dst, len(sets[0])), steps=1, moves=lambda _s: moved, reduce=False),)
 
 
 def _schedule(op: str, layout: Layout, size_bytes: float, phases: tuple[Phase, ...], padding: float) -> Schedule:
@@ -83,13 +105,13 @@ def _schedule(op: str, layout: Layout, size_bytes: float, phases: tuple[Phase, .
 
 def all_reduce(layout: Layout, size_bytes: float) -> Schedule:
     """Halving reduce-scatter, then doubling all-gather."""
-    phases = _pair(layout, "all", fold=True, reduce=True) + _halving(layout) + _doubling(layout)
+    phases = _fold(layout) + _halving(layout) + _doubling(layout)
     return _schedule("all_reduce", layout, size_bytes, phases + _pair(layout, "all", fold=False), 0.0)
 
 
 def reduce_scatter(layout: Layout, size_bytes: float) -> Schedule:
     """Recursive halving; rank r ends with slice r. Padded to equal slices."""
-    phases = _pair(layout, "all", fold=True, reduce=True) + _halving(layout) + _pair(layout, "own", fold=False)
+    phases = _fold(layout) + _halving(layout) + _pair(layout, "own", fold=False)
     return _schedule("reduce_scatter", layout, size_bytes, phases, slice_padding(size_bytes, layout.num_ranks))
 
 

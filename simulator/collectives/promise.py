@@ -45,6 +45,8 @@ def promise(schedule: Schedule) -> Promise:
         receiver = np.arange(count) % p
         at_receiver = receiver[None, :] == np.arange(p)[:, None]
         return Promise(start=at_owner, end=at_receiver, contributors=from_owner)
+    if schedule.op == "send_recv":
+        return Promise(start=at_owner, end=np.roll(at_owner, 1, axis=0), contributors=from_owner)
     start, end, contributors = {
         "broadcast": (at_root, everywhere, from_root),
         "scatter": (at_root, at_owner, from_root),

@@ -20,11 +20,46 @@ def orders(layout: Layout) -> Ints:
     two local ranks from node to node; with an odd number of nodes the last hop needs a third one.
     """
     p, per_node = layout.num_ranks, layout.ranks_per_node
+    if layout.meshed and p > 2 and per_node in {None, p}:
+        return mesh_orders(p)
     if layout.channels == 1 or per_node is None or p % per_node or p == per_node:
         return np.tile(np.arange(p, dtype=np.int64), (layout.channels, 1))
     stride = max(1, per_node // layout.channels)
-    rows = [_rail_order(channel * stride, p // per_node, per_node) for channel in range(layout.channels)]
+    one = _meshed_rail_order if layout.meshed else _rail_order
+    rows = [one(channel * stride, p // per_node, per_node) for channel in range(layout.channels)]
     return np.array(rows, dtype=np.int64)
+
+
+def mesh_orders(p: int) -> Ints:
+    """2 (p - 1) rings that together use every link of a full mesh equally often, twice in each direction.
+
+    One rank stands still, the others zigzag round a circle, 0, 1, -1, 2, -2 ...; all turns of the circle, both ways
+    round (Walecki's construction of 1892; Alspach, "The wonderful Walecki construction", Bull. ICA 2008).
+    """
+    turns = (_zigzag(p - 1)[None, :] + np.arange(p - 1)[:, None]) % (p - 1)
+    there = np.concatenate([np.full((p - 1, 1), p - 1, dtype=np.int64), turns], axis=1)
+    return np.concatenate([there, there[:, ::-1]])
+
+
+def _zigzag(count: int) -> Ints:
+    """0, 1, -1, 2, -2 ... : ``count`` places on a circle, each step of another length."""
+    steps = np.arange(count, dtype=np.int64)
+    return np.where(steps % 2, (steps + 1) // 2, -(steps // 2))
+
+
+def _meshed_rail_order(first: int, num_nodes: int, per_node: int) -> Ints:
+    """As ``_rail_order``, on nodes whose ranks are fully meshed: the channels' zigzags share no link of an even node.
+
+    A zigzag ends half the node away from where it began, so the doors alternate between two local ranks.
+    """
+    path = _zigzag(per_node)
+    ring: list[Ints] = []
+    entry = first
+    for node in range(num_nodes):
+        inside = (entry + path) % per_node
+        ring.append(node * per_node + inside)
+        entry = int(inside[-1])
+    return np.concatenate(ring)
 
 
 def _rail_order(first: int, num_nodes: int, per_node: int) -> Ints:
@@ -53,7 +88,7 @@ def _chunk_of(ring_orders: Ints, lag: int) -> Ints:
 
 
 def _schedule(op: str, layout: Layout, size_bytes: float, phases: tuple[Phase, ...], padding: float) -> Schedule:
-    num_chunks = layout.num_ranks * layout.channels
+    num_chunks = layout.num_ranks * len(orders(layout))
     return Schedule(
         op=op, algorithm="ring", num_ranks=layout.num_ranks, root=0, size_bytes=size_bytes, padding_bytes=padding,
         num_chunks=num_chunks, chunk_bytes=(size_bytes + padding) / num_chunks, phases=phases,
