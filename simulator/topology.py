@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 
 from simulator.device import DeviceSpec
 from simulator.fields import Bandwidth, Frozen, Share, TimeOrZero
+from simulator.library import AlphaBetaLibrary, AnyLibrary, Cpu, Fabric
 
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 Text = Annotated[str, Field(min_length=1)]
@@ -27,15 +28,6 @@ class LinkSpec(Frozen):
     latency: TimeOrZero
     efficiency: Share = 1.0
     source: Source
-
-
-class LibrarySpec(Frozen):
-    """What the communication library adds in software: seconds per message and per collective."""
-
-    name: Text = "none"
-    message_overhead: TimeOrZero = 0.0
-    collective_launch: TimeOrZero = 0.0
-    source: Source = "no software cost"
 
 
 class NvSwitchIntra(Frozen):
@@ -78,6 +70,16 @@ class BridgedIntra(PcieIntra):
 Intra = Annotated[NvSwitchIntra | FullMeshIntra | PcieIntra | BridgedIntra, Field(discriminator="kind")]
 
 
+class PcieTreeSpec(LinkSpec):
+    """The uplink of a PCIe tree that holds ``gpus`` GPUs and ``nics`` NICs, by number.
+
+    A GPU whose NIC hangs in another tree reaches it over the uplink of its own tree, which the GPUs of the tree share.
+    """
+
+    gpus: Count
+    nics: Count
+
+
 class FabricSpec(Frozen):
     """NICs, leaf switches and spines. Rail-optimised: NIC i of every node of a pod goes to leaf i of that pod.
 
@@ -85,27 +87,44 @@ class FabricSpec(Frozen):
     ports for ``nodes_per_pod`` nodes and, split evenly over ``spines``, ``1/oversubscription`` of
     that bandwidth upwards, over fewer spines where a cable would be slower than a NIC. One ``spine``
     here may stand for several tiers of real switches.
+
+    ``spine_choice``: 'hash' pins each pair of GPUs to one spine (ECMP), 'adaptive' spreads every
+    message evenly over all. ``pxn``: a message to another rail goes by NVSwitch to the local GPU of
+    that rail and out of its NIC (NCCL 2.12 and later); left out, so it is on rail-optimised machines
+    with NVSwitch. ``pcie_tree``: what GPUs share on their way to a NIC of another tree; left out where each
+    NIC is near its GPU. ``fabric`` tells the library profile which measured latencies hold.
     """
 
+    fabric: Fabric = "infiniband"
     nics_per_node: Count
     pcie: LinkSpec
+    pcie_tree: PcieTreeSpec | None = None
     nic: LinkSpec
     nodes_per_pod: Count
     spines: Count = 1
     spine_latency: TimeOrZero = 0.0
     oversubscription: Annotated[float, Field(ge=1.0, le=1000.0)] = 1.0
     rail_optimised: bool = True
+    spine_choice: Literal["hash", "adaptive"] = "hash"
+    pxn: bool | None = None
     source: Source
+
+    @model_validator(mode="after")
+    def _one_leaf_behind_an_uplink(self) -> FabricSpec:
+        if self.pcie_tree is not None and self.rail_optimised:
+            raise ValueError("pcie_tree needs 'rail_optimised: false': NICs that share an uplink share their leaf")
+        return self
 
 
 class TopologySpec(Frozen):
-    """What every topology file has. ``device`` names a device profile or holds one."""
+    """What every topology file has. ``device`` and ``library`` name a profile or hold one; ``cpu`` is the hosts'."""
 
     name: Text
     title: str = ""
     kind: str
     device: str | DeviceSpec | None = None
-    library: LibrarySpec = LibrarySpec()
+    library: str | AnyLibrary = AlphaBetaLibrary()
+    cpu: Cpu = "other"
     notes: str = ""
 
 
@@ -128,6 +147,12 @@ class MachineSpec(TopologySpec):
     gpus_per_node: Count
     intra: Intra
     network: FabricSpec | None = None
+
+    @model_validator(mode="after")
+    def _pxn_needs_a_switch(self) -> MachineSpec:
+        if self.network is not None and self.network.pxn and self.intra.kind != "nvswitch":
+            raise ValueError(f"network.pxn needs GPUs on an NVSwitch; intra.kind is '{self.intra.kind}'")
+        return self
 
 
 class NvSwitchSpec(MachineSpec):
@@ -163,6 +188,7 @@ class FullMeshSpec(MachineSpec):
 class EthernetSpec(Frozen):
     """One network switch for all hosts. ``pcie`` joins socket and NIC, ``nic`` joins NIC and switch."""
 
+    fabric: Fabric = "ethernet"
     nics_per_node: Count = 1
     pcie: LinkSpec
     nic: LinkSpec

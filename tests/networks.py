@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from simulator.engine.wires import Wires, make_wires
+from simulator.library import AlphaBetaLibrary
 from simulator.load import load_topology
 from simulator.network.builders import build_network
 from simulator.network.graph import Cable, Network, Place, Wire, assemble
-from simulator.topology import LibrarySpec
 
 #: alpha and beta of the lectures' example, and of the shipped ``uniform`` topology.
 ALPHA_S, BETA_BYTES_PER_S = 5e-6, 50e9
@@ -23,6 +23,16 @@ ALPHA_S, BETA_BYTES_PER_S = 5e-6, 50e9
 def shipped(name: str, **size: Any) -> Network:
     """A shipped topology; ``size`` as ``build_network`` takes it (nodes, gpus_per_node, shape)."""
     return build_network(load_topology(name), **size)
+
+
+#: What a library without a cost model of its own might add: schedules are played message by message.
+PLAYED = AlphaBetaLibrary.model_validate({"message_overhead": "1 us", "collective_launch": "20 us", "source": "a test"})
+
+
+@cache
+def played(name: str, **size: Any) -> Network:
+    """A shipped topology whose library prices nothing, so that every collective is played."""
+    return replace(shipped(name, **size), library=PLAYED)
 
 
 @cache
@@ -41,7 +51,7 @@ def graph(cables: Sequence[tuple[str, str, float, float]]) -> Network:
     places += [Place(name, "switch", "switch", 1) for name in switches]
     wires = [Cable(a, b, Wire("test", rate, rate, latency_s, "a test")) for a, b, rate, latency_s in cables]
     return assemble(
-        name="graph", kind="explicit", routing="shortest", places=places, cables=wires, library=LibrarySpec()
+        name="graph", kind="explicit", routing="shortest", places=places, cables=wires, library=AlphaBetaLibrary()
     )  # fmt: skip
 
 
@@ -63,5 +73,5 @@ def faster(network: Network, factor: float) -> Network:
 def without_latency(network: Network) -> Network:
     """The same network where only bytes take time."""
     return replace(
-        network, latency_s=np.zeros_like(network.latency_s), message_overhead_s=0.0, collective_launch_s=0.0
+        network, latency_s=np.zeros_like(network.latency_s), library=AlphaBetaLibrary()
     )  # fmt: skip

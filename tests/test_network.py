@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.errors import NetworkError
+from simulator.library import AlphaBetaLibrary
 from simulator.load import load_topology
 from simulator.network.builders import BUILDERS, SIZES, build_network
 from simulator.network.graph import Cable, Network, Place, Wire, assemble
 from simulator.network.tiers import bisection_bytes_per_s, tiers
-from simulator.topology import SPECS, ExplicitSpec, LibrarySpec, TopologySpec, TorusSpec
+from simulator.topology import SPECS, ExplicitSpec, TopologySpec, TorusSpec
 
 LINK = {"bandwidth": "10 GB/s", "latency": "1 us", "source": "made up for a test"}
 WIRE = Wire("test", 1e9, 1e9, 1e-6, "made up for a test")
@@ -251,7 +252,7 @@ def test_a_pcie_switch_cannot_lie_under_two_sockets() -> None:
 def test_an_empty_list_of_cables_joins_a_single_gpu() -> None:
     network = assemble(
         name="one", kind="explicit", routing="shortest", places=[Place("g", "gpu", "gpu", 0, 0)], cables=[],
-        library=LibrarySpec(),
+        library=AlphaBetaLibrary(),
     )  # fmt: skip
     assert network.num_gpus == 1
     assert bisection_bytes_per_s(network) == 0.0
@@ -261,7 +262,7 @@ def test_two_cables_between_the_same_places_are_refused_whatever_their_direction
     places = [Place("a", "gpu", "gpu", 0, 0), Place("b", "gpu", "gpu", 0, 0)]
     with pytest.raises(NetworkError, match="linked twice"):
         assemble(name="x", kind="explicit", routing="shortest", places=places,
-                 cables=[Cable("a", "b", WIRE), Cable("b", "a", WIRE)], library=LibrarySpec())  # fmt: skip
+                 cables=[Cable("a", "b", WIRE), Cable("b", "a", WIRE)], library=AlphaBetaLibrary())  # fmt: skip
 
 
 def test_flop_per_byte_of_an_h100_is_the_lectures_ladder() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from itertools import pairwise
 
 import networkx as nx
@@ -17,6 +18,9 @@ from simulator.network.builders import BUILDERS, build_network
 from simulator.network.graph import Network
 from simulator.network.routes import Routes
 from simulator.network.routing.wiring import mix
+
+#: Every kind with the shortest routes only: PXN has tests of its own.
+SHORTEST = {kind: replace(network, pxn=False) for kind, network in EXAMPLES.items()}
 
 
 def pairs(network: Network, count: int) -> list[tuple[int, int]]:
@@ -40,7 +44,7 @@ def places_on(network: Network, route: tuple[int, ...]) -> list[str]:
 
 @pytest.mark.parametrize("kind", BUILDERS)
 def test_a_route_is_a_shortest_chain_of_links(kind: str) -> None:
-    network = EXAMPLES[kind]
+    network = SHORTEST[kind]
     routes = Routes(network)
     for src, dst in pairs(network, 60):
         route = routes.route(src, dst)
@@ -53,7 +57,7 @@ def test_a_route_is_a_shortest_chain_of_links(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in BUILDERS if kind != "torus"])
 def test_gpus_do_not_forward_for_others(kind: str) -> None:
-    network = EXAMPLES[kind]
+    network = SHORTEST[kind]
     routes = Routes(network)
     for src, dst in pairs(network, 60):
         between = places_on(network, routes.route(src, dst))[1:-1]
@@ -83,8 +87,12 @@ def test_a_uniform_route_costs_exactly_alpha() -> None:
     assert set(table.solo_bytes_per_s) == {50e9}
 
 
+def without_pxn(nodes: int) -> Network:
+    return replace(build_network(load_topology("dgx-h100"), nodes=nodes), pxn=False)
+
+
 def test_same_rail_stays_on_its_leaf_and_another_rail_crosses_a_spine() -> None:
-    network = build_network(load_topology("dgx-h100"), nodes=2)
+    network = without_pxn(2)
     routes = Routes(network)
     same = places_on(network, routes.route(0, 8))
     assert same == ["node0.gpu0", "node0.nic0", "pod0.leaf0", "node1.nic0", "node1.gpu0"]
@@ -123,9 +131,61 @@ def test_a_bridged_pair_uses_its_bridge_and_strangers_use_pcie() -> None:
     assert across == ["pcie", "pcie-up", "socket", "pcie-up", "pcie"]
 
 
+def test_pxn_changes_rails_inside_the_node_and_needs_no_spine_inside_a_pod() -> None:
+    """NCCL 2.12's PXN: over NVSwitch to the local GPU of the destination's rail, out by its NIC, up to one leaf."""
+    network = build_network(load_topology("dgx-h100"), nodes=40)
+    assert network.pxn
+    routes = Routes(network)
+    assert places_on(network, routes.route(0, 9)) == [
+        "node0.gpu0", "node0.nvswitch", "node0.gpu1", "node0.nic1", "pod0.leaf1", "node1.nic1", "node1.gpu1",
+    ]  # fmt: skip
+    assert places_on(network, routes.route(0, 8))[1] == "node0.nic0", "the same rail takes its own NIC"
+    far = places_on(network, routes.route(3, 8 * 35 + 6))
+    assert far[:4] == ["node0.gpu3", "node0.nvswitch", "node0.gpu6", "node0.nic6"]
+    assert [name for name in far if name.startswith("pod")] == ["pod0.leaf6", "pod1.leaf6"]
+    assert sum(name.startswith("spine") for name in far) == 1
+
+
+@pytest.mark.parametrize("nodes", [2, 5, 32])
+def test_direct_all_to_all_inside_a_pod_loads_no_spine_with_pxn(nodes: int) -> None:
+    network = build_network(load_topology("dgx-h100"), nodes=nodes)
+    src, dst = (ends.ravel() for ends in np.nonzero(~np.eye(network.num_gpus, dtype=bool)))
+    spines = {link for link, ends in enumerate(network.link_names) if any(e.startswith("spine") for e in ends)}
+    assert spines
+    assert not spines & set(Routes(network).table(src, dst).links.tolist())
+    assert spines & set(Routes(without_pxn(nodes)).table(src, dst).links.tolist())
+
+
+@pytest.mark.parametrize(("name", "nodes"), [("dgx-h100", 40), ("gb200-nvl72", 40), ("hgx-h200", 3)])
+def test_with_pxn_a_route_is_a_chain_that_leaves_by_the_rail_it_arrives_on(name: str, nodes: int) -> None:
+    """Also: the GPU in the middle is on the source's host; both NICs and both leaves have the same number."""
+    network = build_network(load_topology(name), nodes=nodes)
+    routes, attribute = Routes(network), network.graph.nodes
+    for src, dst in pairs(network, 200):
+        names = places_on(network, routes.route(src, dst))
+        ends = [network.link_names[link] for link in routes.route(src, dst)]
+        assert all(before[1] == after[0] for before, after in pairwise(ends))
+        assert (names[0], names[-1]) == (network.gpus[src], network.gpus[dst])
+        assert len(set(names)) == len(names)
+        for gpu in [name for name in names[1:-1] if attribute[name]["kind"] == "gpu"]:
+            assert attribute[gpu]["node"] == network.node_of_gpu[src]
+        switches = [name for name in names if attribute[name]["role"] in {"nic", "leaf"}]
+        assert len({name.partition(".")[2].lstrip("nicleaf") for name in switches}) <= 1
+
+
+def test_pxn_is_on_where_rails_meet_an_nvswitch_and_can_be_switched() -> None:
+    built = {name: build_network(load_topology(name), nodes=2).pxn for name in ("dgx-h100", "dgx-a100")}
+    assert all(built.values())
+    for name in ("aws-p4d", "mi300x", "l40s-pcie", "a100-bridged", "workstations-10gbe", "dgx2-v100"):
+        assert not build_network(load_topology(name), nodes=2).pxn, name
+    spec = load_topology("dgx-h100")
+    off = spec.model_copy(update={"network": spec.network.model_copy(update={"pxn": False})})  # type: ignore[attr-defined]
+    assert not build_network(off, nodes=2).pxn
+
+
 def test_equal_cost_spines_are_all_used_about_equally() -> None:
     """One destination pod, 8 rails x 32 nodes: no spine takes more than three times its share of the flows."""
-    network = build_network(load_topology("dgx-h100"), nodes=64)
+    network = without_pxn(64)
     src = np.repeat(np.arange(256), 8)
     dst = 256 + (src * 5 + np.tile(np.arange(8), 256)) % 256
     table = Routes(network).table(src, dst)

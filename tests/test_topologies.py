@@ -18,7 +18,7 @@ from simulator.network.tiers import bisection_bytes_per_s, tiers
 NAMES = shipped.names("topology")
 REQUIRED = {
     "uniform", "dgx-a100", "dgx-h100", "hgx-h200", "dgx-b200", "gb200-nvl72", "aws-p4d", "aws-p5", "l40s-pcie",
-    "rtx4090-pcie", "a100-bridged", "mi300x", "tpu-v4", "tpu-v5e", "tpu-v5p", "workstations-10gbe",
+    "rtx4090-pcie", "a100-bridged", "mi300x", "dgx2-v100", "tpu-v4", "tpu-v5e", "tpu-v5p", "workstations-10gbe",
 }  # fmt: skip
 NUMBERS = {"bandwidth", "latency", "efficiency", "alpha", "message_overhead", "collective_launch", "oversubscription"}
 
@@ -70,7 +70,8 @@ def test_a_shipped_topology_is_built_as_it_stands(name: str) -> None:
     [
         ("dgx-a100", "nvlink", 300), ("dgx-h100", "nvlink", 450), ("hgx-h200", "nvlink", 450),
         ("dgx-b200", "nvlink", 900), ("gb200-nvl72", "nvlink", 900), ("mi300x", "xgmi", 64),
-        ("dgx-a100", "nic", 25), ("dgx-h100", "nic", 50), ("aws-p4d", "nic", 12.5), ("aws-p5", "nic", 50),
+        ("dgx2-v100", "nvlink", 150), ("dgx2-v100", "nic", 12.5), ("dgx-a100", "nic", 25), ("dgx-h100", "nic", 50),
+        ("aws-p4d", "nic", 12.5), ("aws-p5", "nic", 50),
         ("tpu-v4", "ici", 47), ("tpu-v5e", "ici", 50), ("tpu-v5p", "ici", 100), ("workstations-10gbe", "nic", 1.25),
         ("dgx-h100", "pcie-nic", 63), ("l40s-pcie", "pcie", 31.5), ("a100-bridged", "nvlink-bridge", 300),
     ],

@@ -43,7 +43,13 @@ def test_every_kind_is_drawn_within_its_frame(kind: str) -> None:
                 assert 0 <= float(element.attrib[key]) <= limit, ET.tostring(element)
 
 
-@pytest.mark.parametrize("name", [n for n in shipped.names("topology") if not n.startswith("tpu")])
+#: Topologies of a single node that has fewer than 16 GPUs.
+ONE_NODE = {"h100-pcie-bridged"}
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in shipped.names("topology") if not n.startswith("tpu") and n not in ONE_NODE]
+)
 def test_at_16_gpus_every_part_has_its_label(name: str) -> None:
     spec = load_topology(name)
     per_node = getattr(spec, "gpus_per_node", 1)
@@ -57,7 +63,7 @@ def test_at_16_gpus_every_part_has_its_label(name: str) -> None:
     roles = [role for _, role in network.graph.nodes(data="role")]
     for role, label in (("nic", "NIC "), ("leaf", "leaf "), ("spine", "spine "), ("nvswitch", "NVSwitch")):
         named = [word for word in shown if re.fullmatch(rf"{label}\d*", word)]
-        if not name.startswith("workstations") or role != "leaf":
+        if spec.kind != "workstations" or role != "leaf":
             assert len(named) == roles.count(role)
 
 

@@ -7,7 +7,7 @@ two links: cable k is link 2k (a to b) and link 2k+1 (b to a), so ``link ^ 1`` i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import networkx as nx
@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import NetworkError
+from simulator.library import AlphaBetaLibrary, CalibratedLibrary, Cpu, Fabric, Generation, NcclLibrary
 from simulator.problems import nearest
-from simulator.topology import LibrarySpec, LinkSpec
+from simulator.topology import LinkSpec
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -65,7 +66,9 @@ class Network:
 
     ``node_of_gpu`` (num_gpus,) is the host, ``domain_of_gpu`` (num_gpus,) the scale-up domain: the host,
     or the whole rack of an NVL72, or the slice of a torus. ``rails`` counts the NICs a node drives
-    at once, 0 without NICs. ``capacity_bytes_per_s`` and ``latency_s`` are (num_links,).
+    at once, 0 without NICs. ``capacity_bytes_per_s`` and ``latency_s`` are (num_links,). ``pxn``: a message
+    to another rail first goes to the local GPU of that rail and leaves by its NIC. ``library`` is the communication
+    library's profile; ``generation`` (of the GPUs), ``fabric`` and ``cpu`` choose among its constants.
     """
 
     name: str
@@ -77,14 +80,26 @@ class Network:
     domain_of_gpu: Ints
     gpus_per_node: int
     rails: int
+    pxn: bool
     torus_shape: tuple[int, ...] | None
     torus_wrap: tuple[bool, ...] | None
     link_names: tuple[tuple[str, str], ...]
     capacity_bytes_per_s: Floats
     latency_s: Floats
-    message_overhead_s: float
-    collective_launch_s: float
-    library: str
+    library: AlphaBetaLibrary | NcclLibrary
+    generation: Generation | None = None
+    fabric: Fabric = "infiniband"
+    cpu: Cpu = "other"
+
+    @property
+    def message_overhead_s(self) -> float:
+        """What the library's software adds to each message of a schedule that it does not have itself."""
+        return self.library.message_overhead
+
+    @property
+    def collective_launch_s(self) -> float:
+        """What the library's software adds to each collective."""
+        return self.library.collective_launch
 
     @property
     def num_gpus(self) -> int:
@@ -98,11 +113,13 @@ class Network:
 
 
 def assemble(
-    *, name: str, kind: str, routing: str, places: Sequence[Place], cables: Sequence[Cable], library: LibrarySpec,
-    rails: int = 0, domains: Sequence[int] | None = None,
+    *, name: str, kind: str, routing: str, places: Sequence[Place], cables: Sequence[Cable],
+    library: str | AlphaBetaLibrary | NcclLibrary | CalibratedLibrary,
+    rails: int = 0, pxn: bool = False, domains: Sequence[int] | None = None,
     torus_shape: tuple[int, ...] | None = None, torus_wrap: tuple[bool, ...] | None = None,
 ) -> Network:  # fmt: skip
     """Check the parts and freeze them into a ``Network``. Raises NetworkError for each way parts can be wrong."""
+    assert isinstance(library, AlphaBetaLibrary | NcclLibrary), "the loader reads a library given by name or base"
     index = _index_places(places)
     ends = _check_cables(cables, index)
     gpus = tuple(place for place in places if place.kind == "gpu")
@@ -115,12 +132,37 @@ def assemble(
         name=name, kind=kind, routing=routing, graph=_graph(name, places, cables),
         gpus=tuple(place.name for place in gpus),
         node_of_gpu=hosts, domain_of_gpu=hosts if domains is None else _dense(domains),
-        gpus_per_node=int(np.bincount(hosts).max()), rails=rails,
+        gpus_per_node=int(np.bincount(hosts).max()), rails=rails, pxn=pxn,
         torus_shape=torus_shape, torus_wrap=torus_wrap, link_names=link_names,
         capacity_bytes_per_s=_frozen(np.repeat([cable.wire.bytes_per_s for cable in cables], 2).astype(np.float64)),
         latency_s=_frozen(np.repeat([cable.wire.latency_s for cable in cables], 2).astype(np.float64)),
-        message_overhead_s=library.message_overhead, collective_launch_s=library.collective_launch,
-        library=library.name,
+        library=library,
+    )  # fmt: skip
+
+
+def rewired(network: Network, share: Floats) -> Network:
+    """``network`` with each link at ``share`` (num_links,) of its usable rate; at 0 it is taken out, and what hangs on
+    nothing any more but a GPU with it. Both links of a cable have the same share.
+
+    A torus that lost links routes by the shortest way, since going axis by axis needs them all.
+    """
+    kept = np.flatnonzero(share > 0)
+    graph = network.graph.copy()
+    for link in np.flatnonzero(share < 1).tolist():
+        a, b = network.link_names[link]
+        if share[link]:
+            graph[a][b]["bytes_per_s"] = float(network.capacity_bytes_per_s[link] * share[link])
+        else:
+            graph.remove_edge(a, b)
+    whole = kept.size == share.size
+    if not whole:
+        kind = graph.nodes(data="kind")
+        graph.remove_nodes_from([name for name, links in list(graph.degree) if not links and kind[name] != "gpu"])
+    return replace(
+        network, graph=nx.freeze(graph), link_names=tuple(network.link_names[link] for link in kept.tolist()),
+        capacity_bytes_per_s=_frozen((network.capacity_bytes_per_s * share)[kept]),
+        latency_s=_frozen(network.latency_s[kept]),
+        routing="shortest" if network.routing == "dimension-order" and not whole else network.routing,
     )  # fmt: skip
 
 

@@ -1,8 +1,9 @@
 """Which links a message from one GPU to another crosses. Deterministic: the same pair takes the same way.
 
-Limits: one path per pair of GPUs (no packet spraying), and up-down routing knows in-host parts, leaves
-and one tier of spines, each spine joined to every leaf. Equal-cost choices are made by a
-64-bit mix of (source, destination), never by Python's ``hash``.
+Limits: one path per pair of GPUs (where packets are sprayed, one spine with all cables stands for all spines, see
+``builders.fabric``), and up-down routing knows in-host parts, leaves and one tier of spines, each spine joined to
+every leaf; only past removed links is the shortest way searched pair by pair. Equal-cost choices are made by a 64-bit
+mix of (source, destination), never by Python's ``hash``.
 """
 
 from __future__ import annotations
@@ -30,6 +31,17 @@ class RouteTable:
     solo_bytes_per_s: Floats
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Ports:
+    """Where GPUs hang on NVSwitches: ``link`` (num_gpus,) up to the switch, ``switch`` (num_gpus,) its number.
+
+    Both -1 for a GPU on none. The link down is ``link ^ 1``.
+    """
+
+    link: Ints
+    switch: Ints
+
+
 class Routes:
     """Routes of one network. Single routes are cached; ``table`` is one pass over arrays."""
 
@@ -37,6 +49,12 @@ class Routes:
         self._network = network
         self._router = ROUTINGS[network.routing](wiring(network))
         self._cache: dict[tuple[int, int], tuple[int, ...]] = {}
+        self._ports: list[Ports] = []
+
+    @property
+    def name(self) -> str:
+        """The network's name, for error texts."""
+        return self._network.name
 
     def route(self, src_gpu: int, dst_gpu: int) -> tuple[int, ...]:
         """Link ids from ``src_gpu`` to ``dst_gpu``, in order."""
@@ -55,11 +73,29 @@ class Routes:
         used = padded >= 0
         offsets = np.zeros(src.size + 1, dtype=np.int64)
         np.cumsum(used.sum(axis=1), out=offsets[1:])
-        latency = np.where(used, self._network.latency_s[padded], 0.0)
-        rate = np.where(used, self._network.capacity_bytes_per_s[padded], np.inf)
+        latency, rate = np.zeros(src.size), np.full(src.size, np.inf)
+        for hop in range(padded.shape[1]):  # numpy reduces a short last axis slowly
+            crossed = used[:, hop]
+            latency += np.where(crossed, self._network.latency_s[padded[:, hop]], 0.0)
+            np.minimum(rate, self._network.capacity_bytes_per_s[padded[:, hop]], out=rate, where=crossed)
         return RouteTable(
-            offsets=offsets,
-            links=padded[used],
-            latency_s=latency.sum(axis=1) + self._network.message_overhead_s,
-            solo_bytes_per_s=rate.min(axis=1, initial=np.inf),
-        )
+            offsets=offsets, links=padded[used], latency_s=latency + self._network.message_overhead_s,
+            solo_bytes_per_s=rate,
+        )  # fmt: skip
+
+    def ports(self) -> Ports:
+        """The NVSwitch port of every GPU; looked up once."""
+        if not self._ports:
+            self._ports.append(_ports(self._network))
+        return self._ports[0]
+
+
+def _ports(network: Network) -> Ports:
+    roles = network.graph.nodes(data="role")
+    switches = {name: i for i, name in enumerate(name for name, role in roles if role == "nvswitch")}
+    number = {name: i for i, name in enumerate(network.gpus)}
+    link, switch = np.full((2, len(network.gpus)), -1, dtype=np.int64)
+    for i, (tail, head) in enumerate(network.link_names):
+        if head in switches and tail in number:
+            link[number[tail]], switch[number[tail]] = i, switches[head]
+    return Ports(link=link, switch=switch)

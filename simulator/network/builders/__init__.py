@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
+from simulator.device import DeviceSpec
 from simulator.errors import NetworkError
 from simulator.network.builders.explicit import explicit
 from simulator.network.builders.machines import machines, nvswitch
@@ -14,7 +16,7 @@ from simulator.network.builders.torus import torus
 from simulator.network.builders.uniform import uniform
 from simulator.network.builders.workstations import workstations
 from simulator.network.graph import Network
-from simulator.topology import TopologySpec
+from simulator.topology import EthernetSpec, FabricSpec, TopologySpec
 
 BUILDERS: dict[str, Callable[..., Network]] = {
     "uniform": uniform,
@@ -53,7 +55,10 @@ def build_network(
     for key in sizes:
         if key not in accepted:
             raise NetworkError(f"{key}: {_refusal(spec, accepted)}")
-    return BUILDERS[spec.kind](spec, **sizes)
+    generation = spec.device.generation if isinstance(spec.device, DeviceSpec) else None
+    built = replace(BUILDERS[spec.kind](spec, **sizes), generation=generation, cpu=spec.cpu)
+    joined = getattr(spec, "network", None)
+    return replace(built, fabric=joined.fabric) if isinstance(joined, FabricSpec | EthernetSpec) else built
 
 
 MAX_GPUS = 131_072

@@ -1,6 +1,6 @@
 """How the GPUs of one node are wired, and where a NIC attaches. Shared by every kind that has nodes.
 
-Levels inside a node: GPU 0, NVSwitch or PCIe switch 1, second socket 2, first socket 3, NIC 4. The
+Levels inside a node: GPU 0, NVSwitch or PCIe switch 1, second socket 2, first socket 3, NIC 4, shared uplink 5. The
 second socket lies below the first, so that crossing the sockets is one step up.
 """
 
@@ -14,7 +14,7 @@ from simulator.errors import NetworkError
 from simulator.network.graph import Cable, Place, wire
 from simulator.topology import BridgedIntra, FullMeshIntra, NvSwitchIntra, PcieIntra
 
-NIC_LEVEL, LEAF_LEVEL, SPINE_LEVEL = 4, 5, 6
+NIC_LEVEL, UPLINK_LEVEL, LEAF_LEVEL, SPINE_LEVEL = 4, 5, 6, 7
 
 
 class Inside(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simulator.errors import NetworkError
-from simulator.network.builders.fabric import leaves_and_spines, nics
+from simulator.network.builders.fabric import leaves_and_spines, nics, uplinks, uses_pxn
 from simulator.network.builders.intra import INSIDES
 from simulator.network.graph import Cable, Network, Place, assemble
 from simulator.topology import MachineSpec
@@ -21,6 +21,7 @@ def machines(spec: MachineSpec, *, nodes: int | None = None, gpus_per_node: int 
     places: list[Place] = []
     cables: list[Cable] = []
     nics_of: list[list[str]] = []
+    behind: dict[str, Place] = {}
     for node in range(hosts):
         inside = INSIDES[spec.intra.kind](spec.intra, node, count, spec.gpus_per_node)
         places += inside.places
@@ -31,13 +32,15 @@ def machines(spec: MachineSpec, *, nodes: int | None = None, gpus_per_node: int 
             places += cards
             cables += buses
             nics_of.append([card.name for card in cards])
+            behind |= uplinks(spec.network, node, count, full=spec.gpus_per_node)
     if hosts > 1 and spec.network is not None:
-        switches, ports = leaves_and_spines(spec.network, nics_of)
+        switches, ports = leaves_and_spines(spec.network, nics_of, behind)
         places += switches
         cables += ports
     return assemble(
         name=spec.name, kind=spec.kind, routing="up-down", places=places, cables=cables, library=spec.library,
         rails=len(nics_of[0]) if nics_of else 0,
+        pxn=spec.network is not None and uses_pxn(spec.network, on_switch=spec.intra.kind == "nvswitch"),
     )  # fmt: skip
 
 

@@ -1,4 +1,9 @@
-"""Up, then down: routes in hosts and on leaf/spine networks."""
+"""Up, then down: routes in hosts and on leaf/spine networks, where they exist; past a removed link, the shortest way.
+
+With PXN (NCCL 2.12, PCI x NVLink) a message to another rail goes to the local GPU of that rail first and out by that
+GPU's NIC, so that it meets its destination's leaf without a spine. The GPU in the middle is the one with the
+destination's number in its host, whether or not it takes part in the collective.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,11 @@ from typing import NamedTuple
 import numpy as np
 
 from simulator.network.graph import Ints
+from simulator.network.routing.shortest import shortest
 from simulator.network.routing.wiring import Router, Wiring, mix
+
+#: Level of the switch that the GPUs of a host, or of a rack, are on.
+_SWITCH_LEVEL = 1
 
 
 class Climb(NamedTuple):
@@ -24,21 +33,85 @@ class Climb(NamedTuple):
 
 def up_down(wiring: Wiring) -> Router:
     """Up, then down again, with the fewest links; a direct link between two GPUs is the whole route. Spines by hash."""
-    climb = _climb(wiring)
-    uplinks = _uplinks(wiring)
+    climb, uplinks = _climb(wiring), _uplinks(wiring)
+    exit_ = _exits(climb, uplinks)
+    plain = _plain(wiring, climb, uplinks, exit_)
+    if not wiring.pxn:
+        return plain
+    leaf = np.where(exit_ >= 0, climb.place[np.arange(exit_.size), exit_], -1)
+    return _changing_rails(wiring, climb, leaf, plain)
+
+
+def _plain(wiring: Wiring, climb: Climb, uplinks: Ints, exit_: Ints) -> Router:
+    """Routes without PXN. Pairs that no up-down route joins, for lack of a removed link, take the shortest way."""
+    alike = _alike(wiring, climb)
+    spines = np.where(uplinks >= 0, wiring.head[uplinks], -1)
+    detours: list[Router] = []
 
     def router(src: Ints, dst: Ints) -> Ints:
-        up, down, met = _meet(climb, src, dst)
+        up, down, met = _meet(climb, alike, src, dst)
         depth = climb.links.shape[2]
         padded = np.full((src.size, 2 * depth + 2), -1, dtype=np.int64)
         padded[:, :depth] = climb.links[src, up]
         padded[:, depth + 2 :] = _back(climb.links[dst, down])
         far = np.flatnonzero(~met)
         if far.size:
-            padded[far] = _through_spine(wiring, climb, uplinks, src[far], dst[far])
+            padded[far], joined = _through_spine(climb, uplinks, spines, exit_, src[far], dst[far])
+            lost = far[~joined]
+            if lost.size:
+                detours[:] = detours or [shortest(wiring)]
+                padded = _overwritten(padded, lost, detours[0](src[lost], dst[lost]))
         return padded
 
     return router
+
+
+def _overwritten(padded: Ints, rows: Ints, routes: Ints) -> Ints:
+    """``padded`` with other routes in some rows, wider where they need it."""
+    wide = np.full((len(padded), max(padded.shape[1], routes.shape[1])), -1, dtype=np.int64)
+    wide[:, : padded.shape[1]] = padded
+    wide[rows] = -1
+    wide[rows, : routes.shape[1]] = routes
+    return wide
+
+
+def _changing_rails(wiring: Wiring, climb: Climb, leaf: Ints, plain: Router) -> Router:
+    """PXN around ``plain``: from one rail to another by the neighbour there. ``leaf`` (num_gpus,), -1 for none."""
+    number, twins = _numbers(wiring.host)
+    switch, port = _switch_ports(wiring, climb)
+
+    def router(src: Ints, dst: Ints) -> Ints:
+        twin = twins[wiring.host[src], number[dst]]
+        other_rail = (twin >= 0) & (leaf[twin] >= 0) & (leaf[twin] != leaf[src])
+        near = (switch[src] >= 0) & (switch[src] == switch[twin])  # not where an NVLink was removed
+        hop = np.flatnonzero(other_rail & near & (wiring.domain[src] != wiring.domain[dst]))
+        if not hop.size:
+            return plain(src, dst)
+        via = src.copy()
+        via[hop] = twin[hop]
+        lead = np.full((src.size, 2), -1, dtype=np.int64)
+        lead[hop, 0], lead[hop, 1] = port[src[hop]], port[twin[hop]] ^ 1
+        return np.concatenate([lead, plain(via, dst)], axis=1)
+
+    return router
+
+
+def _switch_ports(wiring: Wiring, climb: Climb) -> tuple[Ints, Ints]:
+    """The switch that each GPU has a port on, (num_gpus,) with -1, and the link to it."""
+    level = np.where(climb.place >= 0, wiring.level[climb.place], -1)
+    is_port = (climb.hops == 1) & (level == _SWITCH_LEVEL)
+    entry, rows = is_port.argmax(axis=1), np.arange(len(level))
+    return np.where(is_port.any(axis=1), climb.place[rows, entry], -1), climb.links[rows, entry, 0]
+
+
+def _numbers(host: Ints) -> tuple[Ints, Ints]:
+    """Each GPU's number in its host, (num_gpus,), and the GPU of each host and number, (hosts, most) with -1."""
+    order, counts = np.argsort(host, kind="stable"), np.bincount(host)
+    number = np.empty_like(order)
+    number[order] = np.arange(order.size) - (np.cumsum(counts) - counts)[host[order]]
+    table = np.full((counts.size, int(counts.max())), -1, dtype=np.int64)
+    table[host, number] = np.arange(host.size)
+    return number, table
 
 
 def _back(links: Ints) -> Ints:
@@ -89,17 +162,22 @@ def _padded_climb(rounds: list[tuple[Ints, Ints, Ints]], count: int) -> Climb:
     return Climb(place, (table >= 0).sum(axis=2), table)
 
 
-def _meet(climb: Climb, src: Ints, dst: Ints) -> tuple[Ints, Ints, np.ndarray]:
+def _alike(wiring: Wiring, climb: Climb) -> list[tuple[int, int]]:
+    """Pairs of columns of the climb that can hold the same place: both have places of some level."""
+    levels = [set(np.unique(wiring.level[column[column >= 0]]).tolist()) for column in climb.place.T]
+    return [(i, j) for i, here in enumerate(levels) for j, there in enumerate(levels) if here & there]
+
+
+def _meet(climb: Climb, alike: list[tuple[int, int]], src: Ints, dst: Ints) -> tuple[Ints, Ints, np.ndarray]:
     """For each pair the entries of source and destination that are the same place, with fewest links."""
     far = 1 << 30
     best = np.full(src.size, far, dtype=np.int64)
     up, down = np.zeros_like(best), np.zeros_like(best)
-    for i in range(climb.place.shape[1]):
-        for j in range(climb.place.shape[1]):
-            here, there = climb.place[src, i], climb.place[dst, j]
-            cost = np.where((here == there) & (here >= 0), climb.hops[src, i] + climb.hops[dst, j], far)
-            better = cost < best
-            best[better], up[better], down[better] = cost[better], i, j
+    for i, j in alike:
+        here, there = climb.place[src, i], climb.place[dst, j]
+        cost = np.where((here == there) & (here >= 0), climb.hops[src, i] + climb.hops[dst, j], far)
+        better = cost < best
+        best[better], up[better], down[better] = cost[better], i, j
     return up, down, best < far
 
 
@@ -115,19 +193,28 @@ def _uplinks(wiring: Wiring) -> Ints:
     return table
 
 
-def _through_spine(wiring: Wiring, climb: Climb, uplinks: Ints, src: Ints, dst: Ints) -> Ints:
-    assert uplinks.shape[1] > 0, "no spine joins the leaves"
+def _exits(climb: Climb, uplinks: Ints) -> Ints:
+    """(num_gpus,) which entry of the climb is the nearest switch with uplinks; -1 for a GPU that reaches none."""
+    if not uplinks.shape[1]:
+        return np.full(len(climb.place), -1, dtype=np.int64)
     is_leaf = (climb.place >= 0) & (uplinks[climb.place, 0] >= 0)
-    cost = np.where(is_leaf, climb.hops, 1 << 30)
-    leaf = cost.argmin(axis=1)
-    a, b = climb.place[src, leaf[src]], climb.place[dst, leaf[dst]]
-    spines = (uplinks[a] >= 0).sum(axis=1)
-    choice = mix(src, dst) % spines
-    up, down = uplinks[a, choice], uplinks[b, choice]
-    assert np.array_equal(wiring.head[up], wiring.head[down]), "every spine must join every leaf"
+    nearest: Ints = np.where(is_leaf, climb.hops, 1 << 30).argmin(axis=1)
+    return np.where(is_leaf.any(axis=1), nearest, -1)
+
+
+def _through_spine(
+    climb: Climb, uplinks: Ints, spines: Ints, exit_: Ints, src: Ints, dst: Ints
+) -> tuple[Ints, np.ndarray]:
+    """Routes over the spine that the pair's hash picks, and for which pairs there is one: both leaves have it."""
     depth = climb.links.shape[2]
     padded = np.full((src.size, 2 * depth + 2), -1, dtype=np.int64)
-    padded[:, :depth] = climb.links[src, leaf[src]]
-    padded[:, depth], padded[:, depth + 1] = up, down ^ 1
-    padded[:, depth + 2 :] = _back(climb.links[dst, leaf[dst]])
-    return padded
+    joined = (exit_[src] >= 0) & (exit_[dst] >= 0)
+    if not joined.any():
+        return padded, joined
+    a, b = climb.place[src, exit_[src]], climb.place[dst, exit_[dst]]
+    choice = mix(src, dst) % np.maximum((uplinks[a] >= 0).sum(axis=1), 1)
+    joined &= spines[a, choice] == spines[b, choice]
+    padded[:, :depth] = climb.links[src, exit_[src]]
+    padded[:, depth], padded[:, depth + 1] = uplinks[a, choice], uplinks[b, choice] ^ 1
+    padded[:, depth + 2 :] = _back(climb.links[dst, exit_[dst]])
+    return padded, joined

@@ -19,6 +19,9 @@ class Wiring(NamedTuple):
     level: Ints  # (num_places,)
     inside: np.ndarray  # (num_places,) bool: part of a host
     is_gpu: np.ndarray  # (num_places,) bool
+    host: Ints  # (num_gpus,) host of each GPU
+    domain: Ints  # (num_gpus,) scale-up domain of each GPU
+    pxn: bool  # whether a message to another rail changes rails inside its host
     shape: tuple[int, ...]
     wrap: tuple[bool, ...]
 
@@ -39,6 +42,7 @@ def wiring(network: Network) -> Wiring:
         level=np.array([d["level"] for d in data], dtype=np.int64),
         inside=np.array([d["node"] is not None for d in data]),
         is_gpu=np.array([d["kind"] == "gpu" for d in data]),
+        host=network.node_of_gpu, domain=network.domain_of_gpu, pxn=network.pxn,
         shape=network.torus_shape or (), wrap=network.torus_wrap or (),
     )  # fmt: skip
 
