@@ -12,6 +12,7 @@ from pydantic import Field
 
 from simulator.errors import UnsupportedError
 from simulator.fields import Bandwidth, Bytes, BytesOrZero, FlopPerSecond, Frozen, Price, Share, ShareOrZero, TimeOrZero
+from simulator.library import Generation
 
 FlashKernel = Literal["flash-1", "flash-3"]
 Dtype = Literal["bf16", "fp16", "fp8", "tf32", "fp32"]
@@ -82,6 +83,7 @@ class Efficiency(Frozen):
 class DeviceSpec(Frozen):
     """One accelerator: peak rates by dtype, memory, and achieved shares.
 
+    ``generation`` is the row of a communication library's tables that holds for it, none where no such library runs.
     ``memory`` is what the driver reports (the context is taken from it), ``memory_bandwidth`` the nominal rate,
     ``comm_sm_share`` the share of compute lost while a collective runs on this device. ``context`` is the memory a
     process takes before its first tensor, ``communicator`` what the first communicator adds. ``kernels`` is how the
@@ -91,6 +93,7 @@ class DeviceSpec(Frozen):
     name: str
     vendor: str
     title: str
+    generation: Generation | None = None
     peak: dict[Dtype, FlopPerSecond]
     peak_source: str = Field(min_length=1)
     memory: Bytes

@@ -72,9 +72,17 @@ def _share_or_zero(value: Any) -> float:
     return number
 
 
+def _ratio(value: Any) -> float:
+    number = units.parse_fraction(value)
+    if not number >= 0:
+        raise UnitError("must not be negative")
+    return number
+
+
 _SHARE_SCHEMA = WithJsonSchema({"type": ["string", "number"], "examples": ["10%"]})
 Share = Annotated[float, BeforeValidator(_share), _SHARE_SCHEMA]
 ShareOrZero = Annotated[float, BeforeValidator(_share_or_zero), _SHARE_SCHEMA]
+Ratio = Annotated[float, BeforeValidator(_ratio), _SHARE_SCHEMA]
 
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 Text = Annotated[str, Field(min_length=1, max_length=1000)]

@@ -17,6 +17,8 @@ from pathlib import Path
 from simulator import shipped
 from simulator.device import DeviceSpec
 from simulator.errors import ScenarioError
+from simulator.heads import degree_problem, heads_of, heads_of_file
+from simulator.library import LIBRARIES, AlphaBetaLibrary, CalibratedLibrary, NcclLibrary
 from simulator.model_spec import MODEL_FORMS, HfModel, PresetModel
 from simulator.overrides import Forms, apply_overrides
 from simulator.preset import PresetSpec
@@ -39,10 +41,10 @@ def load_scenario(path_or_name: str | os.PathLike[str], overrides: Sequence[str]
     try:
         scenario = validate(source, Scenario)
     except ScenarioError as error:
-        unknown = _unknown_names(source)
-        if not unknown:
+        more = [*_unknown_names(source), *_uneven_heads(source)]
+        if not more:
             raise
-        raise ScenarioError("\n".join([str(error), *unknown])) from None
+        raise ScenarioError("\n".join([str(error), *more])) from None
     updates: dict[str, object] = {}
     errors: list[str] = []
     for key, resolve in _RESOLVE.items():
@@ -74,6 +76,28 @@ def _unknown_names(source: Source) -> list[str]:
     return found
 
 
+def _uneven_heads(source: Source) -> list[str]:
+    """A tensor parallel degree that does not divide the model's heads, told even where the degree is not supported."""
+    parallel, model = source.value.get("parallel"), source.value.get("model")
+    degree = parallel.get("tp") if isinstance(parallel, dict) else None
+    if not isinstance(degree, int) or isinstance(degree, bool) or degree < 2 or not isinstance(model, dict):
+        return []
+    loc: Loc = ("parallel", "tp")
+    heads = _heads(model, source)
+    problem = degree_problem(heads, degree) if heads else ""
+    return [str(source.error(Problem(loc=loc, message=problem)))] if problem else []
+
+
+def _heads(model: dict[str, object], source: Source) -> int | None:
+    preset, hf = model.get("preset"), model.get("hf")
+    if isinstance(preset, str) and preset in shipped.names("preset"):
+        return heads_of(load_preset(preset).config or {})
+    if isinstance(hf, str):
+        path = _from(_base(source, ("model", "hf")), hf)
+        return heads_of_file(path / "config.json" if path.is_dir() else path)
+    return heads_of(model)
+
+
 def load_topology(ref: str, base_dir: Path | None = None) -> TopologySpec:
     """A shipped topology by name, or a file when ``ref`` holds a '/' or ends in .yaml or .yml.
 
@@ -87,6 +111,30 @@ def load_topology(ref: str, base_dir: Path | None = None) -> TopologySpec:
 def load_device(name: str) -> DeviceSpec:
     """A shipped device profile. Raises ScenarioError with the nearest name when there is none."""
     return validate(read(shipped.device_file(name)), DeviceSpec)
+
+
+def load_library(ref: str, base_dir: Path | None = None) -> AlphaBetaLibrary | NcclLibrary:
+    """A communication library: a shipped one by name, or a file when ``ref`` holds a '/' or ends in .yaml or .yml."""
+    if not is_path(ref):
+        source = read(shipped.library_file(ref))
+    else:
+        source = read(_from(base_dir, ref), also_known=shipped.names("library"))
+    model = source.value.get("model", "alpha_beta")
+    if not isinstance(model, str) or model not in LIBRARIES:
+        message = f"unknown model {show(model)}; accepted: {', '.join(LIBRARIES)}{nearest(str(model), LIBRARIES)}"
+        raise source.error(*source.problems, Problem(loc=("model",), message=message))
+    library = validate(source, LIBRARIES[model])
+    return _corrected(library, source) if isinstance(library, CalibratedLibrary) else library
+
+
+def _corrected(library: CalibratedLibrary, source: Source) -> NcclLibrary:
+    """The base of a calibrated library with its corrections."""
+    with _at(source, ("base",)):
+        base = load_library(library.base, _base(source, ("base",)))
+        if not isinstance(base, NcclLibrary):
+            raise ScenarioError(f"'{library.base}' has no cost model to correct; such as nccl or rccl have one")
+    named = {"name": library.name, "title": library.title or f"{base.name}, corrected by own runs"}
+    return base.model_copy(update={**named, "corrections": library.corrections, "source": library.source})
 
 
 def load_preset(name: str) -> PresetSpec:
@@ -129,15 +177,22 @@ def _topology_from(source: Source) -> TopologySpec:
         wrong = f"unknown kind {show(kind)}; {accepted}{nearest(str(kind), SPECS)}"
         message = wrong if "kind" in source.value else f"missing key; {accepted}"
         raise source.error(*source.problems, Problem(loc=("kind",), message=message))
-    return _with_device(validate(source, SPECS[kind]), source, ("device",))
+    return _with_profiles(validate(source, SPECS[kind]), source, ())
 
 
-def _with_device(topology: TopologySpec, source: Source, loc: Loc) -> TopologySpec:
-    if not isinstance(topology.device, str):
-        return topology
-    with _at(source, loc):
-        path = shipped.device_file(topology.device)
-    return topology.model_copy(update={"device": validate(read(path), DeviceSpec)})
+def _with_profiles(topology: TopologySpec, source: Source, loc: Loc) -> TopologySpec:
+    """The topology with its device and its library as models in place of their names."""
+    found: dict[str, object] = {}
+    if isinstance(topology.device, str):
+        with _at(source, (*loc, "device")):
+            path = shipped.device_file(topology.device)
+        found["device"] = validate(read(path), DeviceSpec)
+    if isinstance(topology.library, str):
+        with _at(source, (*loc, "library")):
+            found["library"] = load_library(topology.library, _base(source, loc))
+    elif isinstance(topology.library, CalibratedLibrary):
+        found["library"] = _corrected(topology.library, source)
+    return topology.model_copy(update=found) if found else topology
 
 
 @contextmanager
@@ -153,13 +208,19 @@ def _resolved_cluster(scenario: Scenario, source: Source) -> Cluster:
     loc: Loc = ("cluster", "topology")
     ref = scenario.cluster.topology
     if isinstance(ref, TopologySpec):
-        topology = _with_device(ref, source, (*loc, "device"))
+        topology = _with_profiles(ref, source, loc)
     else:
         with _at(source, loc):
             path = _from(_base(source, loc), ref) if is_path(ref) else shipped.topology_file(ref)
             text = read(path, also_known=shipped.names("topology"))
         topology = _topology_from(text)
-    return scenario.cluster.model_copy(update={"topology": topology})
+    library = scenario.cluster.library
+    if isinstance(library, str):
+        with _at(source, ("cluster", "library")):
+            library = load_library(library, _base(source, ("cluster", "library")))
+    if library is not None:
+        topology = topology.model_copy(update={"library": library})
+    return scenario.cluster.model_copy(update={"topology": topology, "library": None})
 
 
 def _resolved_model(scenario: Scenario, source: Source) -> object:

@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from simulator.device import DeviceSpec
+from simulator.library import AnyLibrary
 from simulator.preset import PresetSpec
 from simulator.scenario import Scenario
 from simulator.topology import AnyTopology
@@ -35,6 +36,11 @@ def device_schema() -> dict[str, Any]:
     return _draft_07(DeviceSpec.model_json_schema(), "clustersim device")
 
 
+def library_schema() -> dict[str, Any]:
+    """Schema of a communication library's profile."""
+    return _draft_07(TypeAdapter(AnyLibrary).json_schema(), "clustersim library")
+
+
 def preset_schema() -> dict[str, Any]:
     """Schema of a shipped model."""
     return _draft_07(PresetSpec.model_json_schema(), "clustersim preset")
@@ -44,6 +50,7 @@ SCHEMAS = {
     "scenario": scenario_schema,
     "topology": topology_schema,
     "device": device_schema,
+    "library": library_schema,
     "preset": preset_schema,
 }
 

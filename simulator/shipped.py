@@ -1,4 +1,4 @@
-"""Where the shipped YAML files are: devices and presets in the package, topologies and scenarios beside it.
+"""Where the shipped YAML files are: devices, libraries and presets in the package, topologies and scenarios beside it.
 
 In a checkout ``topologies/`` and ``scenarios/`` stand at the top of the repository, for people to read;
 a wheel carries them inside the package (``force-include`` in pyproject.toml).
@@ -12,11 +12,12 @@ from typing import Literal
 from simulator.errors import ScenarioError
 from simulator.problems import nearest
 
-Kind = Literal["topology", "device", "preset", "scenario"]
+Kind = Literal["topology", "device", "library", "preset", "scenario"]
 _PACKAGE = Path(__file__).resolve().parent
 _FOLDERS: dict[Kind, str] = {
     "topology": "topologies",
     "device": "devices",
+    "library": "libraries",
     "preset": "presets",
     "scenario": "scenarios",
 }
@@ -47,6 +48,11 @@ def topology_file(name: str) -> Path:
 def device_file(name: str) -> Path:
     """The file of a shipped device profile. Raises ScenarioError with the nearest name and all names."""
     return _file("device", name)
+
+
+def library_file(name: str) -> Path:
+    """The file of a shipped communication library. Raises ScenarioError with the nearest name and all names."""
+    return _file("library", name)
 
 
 def preset_file(name: str) -> Path:

@@ -211,7 +211,7 @@ def test_errors_in_blocks_and_across_blocks_come_together(tmp_path: Path) -> Non
 
 
 def test_only_what_a_later_version_takes_is_unsupported(tmp_path: Path) -> None:
-    path = write(tmp_path, GOOD + "parallel: {strategy: fsdp, tp: 8}\n")
+    path = write(tmp_path, GOOD + "parallel: {strategy: fsdp, tp: 4}\n")
     with pytest.raises(UnsupportedError):
         load_scenario(path)
     with pytest.raises(ScenarioError) as caught:

@@ -1,0 +1,257 @@
+"""The input noun of a communication library: which algorithm it picks, and what its software costs in time.
+
+Two models. ``alpha_beta`` adds seconds per message and per collective to what the links give (textbook, gloo, XLA on
+TPUs). ``nccl`` is a library that chooses among algorithms and protocols by a cost model of its own (``choice``: what
+NCCL believes, with its constants) and then takes the time that runs really show (``measured``). Both are data: every
+block of numbers names its source. One latency or rate per protocol stands in the order LL, LL128, Simple.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from simulator.fields import Bandwidth, Bytes, Frozen, Items, Ratio, Share, Time, TimeOrZero, errors_at
+
+Text = Annotated[str, Field(min_length=1)]
+Source = Annotated[str, Field(min_length=3, description="where the numbers of this block come from")]
+Protocol = Literal["LL", "LL128", "Simple"]
+PROTOCOLS: tuple[Protocol, ...] = ("LL", "LL128", "Simple")
+Generation = Literal["volta", "turing", "ampere", "ada", "hopper", "blackwell", "cdna2", "cdna3"]
+Fabric = Literal["infiniband", "roce", "efa", "slingshot", "slingshot_rdzv", "ethernet"]
+
+Cpu = Literal["intel", "amd", "other"]
+
+#: Seconds with LL, LL128 and Simple.
+ByProtocol = Annotated[tuple[TimeOrZero, TimeOrZero, TimeOrZero], Field(strict=False)]
+#: Rates with one node, two nodes, and more.
+ByNodes = Annotated[tuple[Bandwidth, Bandwidth, Bandwidth], Field(strict=False)]
+#: (time, share): a transfer that takes this time at full rate really runs at this share of it. From short to long;
+#: log-linear between, flat outside. By time and not by size, so that one ramp serves links of any rate.
+Ramp = Annotated[tuple[Annotated[tuple[Time, Share], Field(strict=False)], ...], Field(strict=False, min_length=1)]
+
+
+#: (message bytes, measured time / model's time); log-linear between, flat outside.
+Factor = Annotated[float, Field(gt=0, le=1000)]
+Operation = Literal[
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter", "send_recv"
+]  # fmt: skip
+Correction = Annotated[tuple[Annotated[tuple[Bytes, Factor], Field(strict=False)], ...],
+                       Field(strict=False, min_length=1)]  # fmt: skip
+
+
+class Latencies(Frozen):
+    """Constants of the latency formula, by algorithm: ``base`` once, then a time for each step over a kind of link."""
+
+    base: Mapping[str, ByProtocol]
+    nvlink: Mapping[str, ByProtocol]
+    pcie: Mapping[str, ByProtocol]
+    net: Mapping[str, ByProtocol]
+    source: Source
+
+
+class Caps(Frozen):
+    """Rates that NCCL's model never goes above on one generation, and the share NVLS is taken to reach.
+
+    ``ll`` is of all channels together, the other rates of one channel. ``nvlink_share`` is the part of NVLink's
+    nominal rate that the search counts on; ``channel_speeds`` and ``net_speeds`` are what it may give a channel.
+    ``simple_multi_node`` scales the latency of a ring all-reduce with Simple over several nodes.
+    """
+
+    ll: ByNodes
+    ring_ll128: Bandwidth
+    tree_ll128: ByNodes
+    tree: ByNodes
+    nvls_tree: ByNodes | None = None
+    nvls_efficiency: Share | None = None
+    nvlink_share: Share
+    channel_speeds: Items[Bandwidth]
+    net_speeds: Items[Bandwidth]
+    max_channels: int
+    nvls_channels: int = 8
+    simple_multi_node: float
+
+
+class Choice(Frozen):
+    """NCCL's own cost model, which decides the algorithm and the protocol, right or wrong.
+
+    ``family`` names the row of ``caps`` that a generation without one of its own uses.
+    """
+
+    latency: Latencies
+    family: Mapping[Generation, Generation]
+    caps: Mapping[Generation, Caps]
+    ll_multi_node: Mapping[Cpu, Generation]
+    net_overhead: Mapping[Cpu, TimeOrZero]
+    tree_correction: Mapping[str, Items[Items[float]]]
+    source: Source
+
+
+class OnNode(Frozen):
+    """What one generation of GPUs really takes inside a node (its part of the latency formula, and rates).
+
+    ``rate`` is the share of the links' rate that a protocol's payload can use, ``ll_cap`` the bus rate that LL reaches
+    at most, ``pair_rate`` the share that two ranks alone reach, since both directions then join the same two GPUs.
+    In-switch reduction moves each GPU's bytes at ``nvls_rate`` at most, and the bus rate ``nvls_cap``. ``ramps`` says
+    how much of the rate a transfer reaches: by algorithm for Simple, and under LL and LL128.
+    """
+
+    base: Mapping[str, ByProtocol]
+    nvlink: Mapping[str, ByProtocol]
+    pcie: Mapping[str, ByProtocol]
+    ll_cap: Bandwidth
+    rate: Annotated[tuple[Share, Share, Share], Field(strict=False)]
+    pair_rate: Share = 1.0
+    nvls_rate: Bandwidth | None = None
+    nvls_cap: Bandwidth | None = None
+    ramps: Mapping[str, Ramp]
+    source: Source
+
+
+class OnFabric(Frozen):
+    """What one kind of network really takes: protocols that run over it, latency per step between nodes, rates.
+
+    ``gap`` is the least time between two messages of a channel's ring; for messages above ``rendezvous`` bytes it is
+    ``rendezvous_gap``, which each hop of a tree then pays too (sender and receiver agree before data moves).
+    ``tuner``: a plugin of the network's vendor overrides the library's choice; it is taken
+    to know the measured times.
+    """
+
+    protocols: Items[Protocol]
+    tuner: bool = False
+    net: Mapping[str, ByProtocol]
+    gap: TimeOrZero = 0.0
+    rendezvous: Bytes | None = None
+    rendezvous_gap: TimeOrZero = 0.0
+    ramps: Mapping[str, Ramp]
+    source: Source
+
+
+class Measured(Frozen):
+    """What runs show, by generation and by fabric: never by system. ``family``: see Choice."""
+
+    family: Mapping[Generation, Generation] = {}
+    generations: Mapping[Generation, OnNode]
+    fabrics: Mapping[Fabric, OnFabric]
+
+
+class AlphaBetaLibrary(Frozen):
+    """Seconds per message and per collective on top of the links.
+
+    ``algorithms`` fixes what runs for an operation (none: the fastest on the network). ``runs_as`` names operations
+    that the library performs by another of the same size, as gloo's reduce-scatter performs an all-reduce.
+    """
+
+    model: Literal["alpha_beta"] = "alpha_beta"
+    name: Text = "textbook"
+    title: str = ""
+    message_overhead: TimeOrZero = 0.0
+    collective_launch: TimeOrZero = 0.0
+    algorithms: Mapping[str, str] = {}
+    runs_as: Mapping[str, str] = {}
+    source: Source = "closed forms of the textbooks: no software cost"
+
+
+class NcclLibrary(Frozen):
+    """A library with a cost model of its own, see the module. ``protocols`` limits them, as NCCL_PROTO does.
+
+    ``message_overhead`` and ``collective_launch`` are for algorithms that the library does not have and that a user
+    would write with its send and receive. ``corrections`` multiply the time of an operation by the message's size, as
+    a user's own runs say (``simulator calibrate``).
+    """
+
+    model: Literal["nccl"]
+    name: Text
+    title: str = ""
+    message_overhead: TimeOrZero
+    collective_launch: TimeOrZero
+    protocols: Items[Protocol] = PROTOCOLS
+    corrections: Mapping[str, Correction] = {}
+    choice: Choice | None = None
+    measured: Measured
+    source: Source
+
+
+class FittedPoint(Frozen):
+    """Share of ``busbw`` that a message of ``size`` reaches."""
+
+    size: Bytes
+    share: Share
+
+
+class FitErrors(Frozen):
+    """Relative errors of a fit over so many timings."""
+
+    timings: int
+    median: Ratio
+    p90: Ratio
+    largest: Ratio
+
+
+class FittedOperation(Frozen):
+    """Constants of one operation, T(S) = alpha + S f / (busbw share(S)): for people; the factors are what counts.
+
+    ``per_node``: ranks on each node. Errors: of the fit on the sizes ``fitted`` and ``held_out``, and of the
+    uncorrected ``base`` on all.
+    """
+
+    op: Text
+    ranks: int
+    nodes: int | None = None
+    per_node: int | None = None
+    device: str | None = None
+    alpha: TimeOrZero
+    busbw: Bandwidth
+    efficiency: Items[FittedPoint]
+    fitted: FitErrors
+    held_out: FitErrors
+    base: FitErrors | None = None
+    source: Items[str]
+
+
+class CalibratedLibrary(Frozen):
+    """A shipped library corrected by the user's own runs, as ``simulator calibrate`` writes it.
+
+    ``base`` is the library and ``topology`` the machine on which its model was compared with the runs.
+    ``corrections``: by operation, [size, measured time / time of the base], sizes ascending; log-linear between, flat
+    outside. ``fits`` say what the runs showed, for people.
+    """
+
+    model: Literal["calibrated"]
+    name: Text
+    title: str = ""
+    base: Text
+    topology: Text
+    corrections: Mapping[Operation, Correction]
+    fits: Items[FittedOperation] = ()
+    source: Source
+
+    @model_validator(mode="after")
+    def _sizes_ascend(self) -> CalibratedLibrary:
+        for op, points in self.corrections.items():
+            for place, ((size, _), (following, _)) in enumerate(pairwise(points), 1):
+                if following <= size:
+                    problem = f"sizes must ascend: {following:.0f} B after {size:.0f} B"
+                    raise errors_at("CalibratedLibrary", (("corrections", op, place), problem))
+        return self
+
+
+def _model(value: Any) -> str:
+    given = value.get("model", "alpha_beta") if isinstance(value, dict) else getattr(value, "model", "alpha_beta")
+    return str(given)
+
+
+AnyLibrary = Annotated[
+    Annotated[AlphaBetaLibrary, Tag("alpha_beta")]
+    | Annotated[NcclLibrary, Tag("nccl")]
+    | Annotated[CalibratedLibrary, Tag("calibrated")],
+    Discriminator(_model),
+]
+
+
+LIBRARIES: dict[str, type[AlphaBetaLibrary | NcclLibrary | CalibratedLibrary]] = {
+    "alpha_beta": AlphaBetaLibrary, "nccl": NcclLibrary, "calibrated": CalibratedLibrary,
+}  # fmt: skip
