@@ -27,6 +27,7 @@ class Span:
 class CollectiveCost:
     """What the schedule of a Communicate task moves, per group of its axis.
 
+    protocol: of the library; 'Simple' where messages are played.
     latency_s: what launch, messages and waiting take, ``alone_s`` minus what its bytes need on the busiest link.
     """
 
@@ -39,6 +40,7 @@ class CollectiveCost:
     latency_s: float
     fidelity: str
     handed_over: str
+    protocol: str = "Simple"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

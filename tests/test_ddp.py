@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from networks import shipped, uniform
+from networks import played, uniform
 
 from simulator.engine.run import simulate
 from simulator.network.graph import Network
@@ -210,8 +210,8 @@ def test_bf16_gradients_are_half_the_bytes() -> None:
 
 CLUSTERS: dict[str, Network] = {
     "uniform": uniform(8),
-    "one node": shipped("dgx-h100", nodes=1),
-    "two nodes": shipped("dgx-h100", nodes=2),
+    "one node": played("dgx-h100", nodes=1),
+    "two nodes": played("dgx-h100", nodes=2),
 }
 
 

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import ALPHA_S, BETA_BYTES_PER_S, faster, shipped, uniform, wired, without_latency
-from strategies import collectives, schedules, sizes, start_times, tree_networks
+from strategies import ON_ANY_NETWORK, collectives, schedules, sizes, start_times, tree_networks
 
-from simulator.collectives import ALGORITHMS, make_schedule
+from simulator.collectives import make_schedule
 from simulator.collectives.layout import Layout
 from simulator.engine.collective import simulate_collective
 from simulator.schedule import Schedule
 
-TABLE = sorted(ALGORITHMS)
+TABLE = ON_ANY_NETWORK
 #: Two messages of one rank never meet on a link of a uniform network.
 ONE_AT_A_TIME = [(op, algorithm) for op, algorithm in TABLE if algorithm not in ("direct", "torus")]
 
@@ -99,6 +99,7 @@ MUST_CARRY = {
     "all_gather": lambda p: (p - 1) / p,
     "reduce_scatter": lambda p: (p - 1) / p,
     "all_to_all": lambda p: (p - 1) / p,
+    "send_recv": lambda p: 1,
     "all_reduce": lambda p: 2 * (p - 1) / p,
 }
 
@@ -108,11 +109,12 @@ MUST_CARRY = {
 def test_time_is_never_below_the_latency_and_bandwidth_bounds(
     collective: tuple[str, str], p: int, size_bytes: float, root: int
 ) -> None:
-    """ceil(log2 p) latencies, or one where a rank may talk to all at once; and the bytes of the busiest link."""
+    """A rank that hears k at once knows (k+1)**s ranks after s steps, log2 p for k = 1; the busiest link's bytes."""
     op, algorithm = collective
     schedule = make_schedule(op, algorithm, Layout(num_ranks=p, root=root % p), size_bytes)
     time_s = simulate_collective(schedule, wired(uniform(p))).time_s
-    latencies = 1 if algorithm == "direct" else math.ceil(math.log2(p))
+    ports = max(max(np.bincount(one.src).max(), np.bincount(one.dst).max()) for one, _ in schedule.runs())
+    latencies = 1 if op == "send_recv" else math.ceil(round(math.log(p) / math.log(ports + 1), 9))
     assert time_s >= latencies * ALPHA_S * (1 - 1e-9)
     assert time_s >= MUST_CARRY[op](p) * size_bytes / BETA_BYTES_PER_S * (1 - 1e-9)
 
@@ -161,8 +163,9 @@ PROGRAM = """
 import hashlib
 import numpy as np
 from networks import shipped, uniform, wired
-from simulator.collectives import ALGORITHMS, make_schedule
-from simulator.engine.coflow import layout_of
+from strategies import ON_ANY_NETWORK
+from simulator.collectives import make_schedule
+from simulator.engine.layouts import layout_of
 from simulator.engine.collective import simulate_collective
 from simulator.engine.run import simulate
 from simulator.plan import Communicate, Compute, Plan, RankClass
@@ -171,7 +174,7 @@ digest = hashlib.sha256()
 for network in (uniform(6), shipped("dgx-h100", nodes=2, gpus_per_node=4), shipped("a100-bridged")):
     layout = layout_of(network, np.arange(network.num_gpus))
     starts = np.random.default_rng(5).random(network.num_gpus) * 1e-5
-    for op, algorithm in ALGORITHMS:
+    for op, algorithm in ON_ANY_NETWORK:
         for fidelity in ("auto", "message"):
             schedule = make_schedule(op, algorithm, layout, 1e6)
             outcome = simulate_collective(schedule, wired(network), starts_s=starts, fidelity=fidelity)

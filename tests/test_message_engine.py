@@ -10,18 +10,21 @@ import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import ALPHA_S, BETA_BYTES_PER_S, graph, link, shipped, uniform, wired
-from strategies import by_hand, schedules, start_times, tree_networks
+from strategies import ON_ANY_NETWORK, by_hand, flows, schedules, start_times, tree_networks
 
-from simulator.collectives import ALGORITHMS, make_schedule
+from simulator.collectives import make_schedule
 from simulator.collectives.layout import Layout
 from simulator.engine import message
 from simulator.engine.collective import simulate_collective
-from simulator.engine.fabric import Fabric
+from simulator.engine.fabric import Fabric, TooMuchWorkError
+from simulator.engine.fairshare import max_min
+from simulator.engine.inflight import InFlight
 from simulator.engine.message import Player
 from simulator.engine.outcome import Outcome
 from simulator.engine.wires import Wires
 from simulator.errors import UnsupportedError
-from simulator.network.graph import Network
+from simulator.library import AlphaBetaLibrary
+from simulator.network.graph import Cable, Network, Place, Wire, assemble
 from simulator.schedule import Schedule
 
 
@@ -44,7 +47,9 @@ def test_a_message_pays_its_route_s_latency_and_then_its_bytes() -> None:
 
 
 def test_the_library_s_overhead_is_paid_per_message_and_its_launch_once() -> None:
-    network = replace(star(2), message_overhead_s=0.5, collective_launch_s=100.0)
+    network = replace(
+        star(2), library=AlphaBetaLibrary.model_validate({"message_overhead": "500 ms", "collective_launch": "100 s"})
+    )
     schedule = make_schedule("all_reduce", "ring", Layout(num_ranks=2), 6.0)
     outcome = simulate_collective(schedule, wired(network), fidelity="message")
     assert outcome.time_s == pytest.approx(100 + 2 * (0.5 + 3.0))
@@ -113,6 +118,115 @@ def test_ranks_sit_where_they_are_put() -> None:
     assert carried == {link(star(3), "gpu2", "switch"), link(star(3), "switch", "gpu0")}
 
 
+# --------------------------------------------------------------------------------------------- whom a change concerns
+
+
+@given(st.data())
+@settings(max_examples=100)
+def test_flows_that_are_not_shared_anew_keep_the_rate_that_sharing_everything_would_give(data: st.DataObject) -> None:
+    """Starts and ends in any order: after each, all rates are the max-min rates of all flows, though few are set."""
+    capacity, routes = data.draw(flows(max_links=8, max_flows=12))
+    table, rates, held = InFlight(np.append(capacity, np.inf)), dict[int, float](), dict[int, list[int]]()
+    for route in routes:
+        if held and data.draw(st.booleans()):
+            over = data.draw(st.sampled_from(sorted(held)))
+            table.release(np.array([over]))
+            del held[over], rates[over]
+        filled = route + [len(capacity)] * (len(capacity) - len(route))
+        (slot,) = table.admit(np.array([filled])).tolist()
+        held[slot], rates[slot] = filled, table.solo(np.array([slot]))[0]
+        slots, shared = table.reshare()
+        rates.update(zip(slots.tolist(), shared.tolist(), strict=True))
+        everyone = sorted(held)
+        expected = max_min(np.array([held[s] for s in everyone]), np.append(capacity, np.inf))
+        np.testing.assert_allclose([rates[s] for s in everyone], expected, rtol=1e-8)
+
+
+def test_a_start_concerns_only_those_that_full_links_join_to_it() -> None:
+    """0 and 1 share a link, 2 and 3 another; a fifth flow beside 2 changes 2 and 3, and leaves 0 and 1 alone."""
+    table = InFlight(np.array([1.0, 1.0, 9.0, np.inf]))
+    pairs = table.admit(np.array([[0, 2], [0, 2], [1, 2], [1, 2]]))
+    assert table.reshare()[0].tolist() == sorted(pairs.tolist())
+    fifth = table.admit(np.array([[1, 3]]))
+    concerned, rates = table.reshare()
+    assert concerned.tolist() == sorted([*pairs[2:].tolist(), *fifth.tolist()])
+    np.testing.assert_allclose(rates, 1 / 3)
+    table.release(fifth)
+    assert table.reshare()[0].tolist() == sorted(pairs[2:].tolist())
+
+
+def test_a_budget_of_work_stops_the_clock() -> None:
+    schedule = make_schedule("all_to_all", "direct", Layout(num_ranks=8), 1e6)
+    with pytest.raises(TooMuchWorkError):
+        message.finish_times(schedule, wired(uniform(8)), np.zeros(8), max_work=50)
+
+
+# ------------------------------------------------------------------------------------------------------ switches
+
+
+def one_switch(name: str, latency_s: float = 0.5e-6) -> Network:
+    """Two GPUs of 1 B/s per direction on a switch of that name."""
+    places = [Place(f"gpu{i}", "gpu", "gpu", 0, 0) for i in range(2)] + [Place(name, "switch", name, 1, 0)]
+    cables = [Cable(f"gpu{i}", name, Wire("nvlink", 1.0, 1.0, latency_s, "a test")) for i in range(2)]
+    library = AlphaBetaLibrary.model_validate({"message_overhead": "2 s"})
+    return assemble(name="one", kind="explicit", routing="up-down", places=places, cables=cables, library=library)
+
+
+def through_the_switch(*steps: list[tuple[int, int, int]]) -> Schedule:
+    """Ranks 0 and 1, and the switch as 2."""
+    return replace(by_hand(2, *steps), num_switches=1)
+
+
+def test_what_a_rank_sends_to_a_switch_crosses_its_port_up_and_what_comes_back_its_port_down() -> None:
+    """3 B up after 2 s of software and the link's 1 s; 5 B down after 1 s: no software runs in a switch."""
+    network = one_switch("nvswitch", latency_s=1.0)
+    outcome = played(through_the_switch([(0, 2, 3)], [(2, 1, 5)]), network)
+    assert outcome.finish_s.tolist() == [6.0, 12.0]
+    carried = dict(zip(network.link_names, outcome.link_bytes.tolist(), strict=True))
+    assert carried == {
+        ("gpu0", "nvswitch"): 3.0, ("nvswitch", "gpu0"): 0.0, ("gpu1", "nvswitch"): 0.0, ("nvswitch", "gpu1"): 5.0,
+    }  # fmt: skip
+
+
+def test_a_multicast_takes_as_long_as_one_copy_since_each_receiver_has_its_own_port() -> None:
+    network = one_switch("nvswitch", latency_s=0.0)
+    one, both = (
+        played(through_the_switch(step), network).finish_s.max() for step in ([(2, 0, 7)], [(2, 0, 7), (2, 1, 7)])
+    )
+    assert one == both == 7.0
+
+
+def test_a_switch_waits_for_all_that_it_adds_before_it_passes_the_sum_on() -> None:
+    outcome = played(through_the_switch([(0, 2, 1), (1, 2, 9)], [(2, 0, 1)]), one_switch("nvswitch", 0.0), [0.0, 100.0])
+    assert outcome.finish_s.tolist() == [112.0, 111.0]
+
+
+@pytest.mark.parametrize("fidelity", ["auto", "vector", "message", "lockstep"])
+def test_a_network_whose_switches_are_no_nvswitches_refuses_by_name(fidelity: str) -> None:
+    with pytest.raises(UnsupportedError, match=r"'one': its GPUs hang on no NVSwitch.*DGX H100"):
+        simulate_collective(through_the_switch([(0, 2, 3)]), wired(one_switch("leaf")), fidelity=fidelity)
+
+
+def test_ranks_of_one_switch_must_hang_on_one() -> None:
+    """The first eight ranks of the schedule are its first node; here they sit on two."""
+    network = shipped("dgx-h100", nodes=2)
+    schedule = make_schedule("all_reduce", "nvls", Layout(num_ranks=16, ranks_per_node=8), 1e6)
+    simulate_collective(schedule, wired(network))
+    with pytest.raises(UnsupportedError, match="sit on several NVSwitches"):
+        simulate_collective(schedule, wired(network, [*range(4), *range(8, 16), *range(4, 8)]))
+
+
+def test_adding_in_the_switch_halves_what_a_port_carries() -> None:
+    """(p+1)/p n a rank and direction instead of the ring's 2 (p-1)/p n (Klenk et al., ISCA 2020)."""
+    network, size = shipped("dgx-h100", nodes=1), 8.0 * 2**20
+    for algorithm, share in (("nvls", 9 / 8), ("ring", 14 / 8)):
+        schedule = make_schedule("all_reduce", algorithm, Layout(num_ranks=8, pieces=4), size)
+        outcome = simulate_collective(schedule, wired(network))
+        for gpu in range(8):
+            up = link(network, f"node0.gpu{gpu}", "node0.nvswitch")
+            np.testing.assert_allclose(outcome.link_bytes[[up, up ^ 1]], share * size, rtol=1e-12)
+
+
 # ---------------------------------------------------------------------------------- an oracle without any events
 
 
@@ -132,15 +246,18 @@ def finish_by_recursion(schedule: Schedule, starts_s: np.ndarray, alpha_s: float
     return ready
 
 
-#: On a uniform network these never have two messages on one link; 'direct' sends to all at once.
-ONE_AT_A_TIME = sorted((op, algorithm) for op, algorithm in ALGORITHMS if algorithm not in ("direct", "torus"))
+def one_at_a_time(schedule: Schedule) -> bool:
+    """No rank sends two messages in a step, or receives two: on a uniform network none then meets another."""
+    return all(max(np.bincount(p.src).max(), np.bincount(p.dst).max()) == 1 for p, _ in schedule.runs())
 
 
-@pytest.mark.parametrize(("op", "algorithm"), ONE_AT_A_TIME)
+@pytest.mark.parametrize(("op", "algorithm"), ON_ANY_NETWORK)
 def test_any_start_times_give_what_the_step_rule_gives(op: str, algorithm: str) -> None:
     random = np.random.default_rng(1)
     for p in (2, 3, 6, 8, 13):
         schedule = make_schedule(op, algorithm, Layout(num_ranks=p, root=p - 1), 1e6)
+        if not one_at_a_time(schedule):
+            continue
         for spread_s in (1e-6, 1e-4, 1.0):
             starts = random.random(p) * spread_s
             expected = finish_by_recursion(schedule, starts, ALPHA_S, BETA_BYTES_PER_S)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from networks import ALPHA_S, BETA_BYTES_PER_S, graph, shipped, uniform
+from networks import ALPHA_S, BETA_BYTES_PER_S, graph, played, uniform
 
-from simulator.engine.coflow import CoflowMaker
+from simulator.engine.maker import CoflowMaker
 from simulator.engine.run import simulate
 from simulator.errors import DeadlockError, UnsupportedError
 from simulator.network.graph import Network
@@ -297,8 +297,8 @@ def test_a_class_can_wait_for_another_in_both_fidelities() -> None:
 
 CLUSTERS: dict[str, Network] = {
     "uniform": uniform(8),
-    "one node": shipped("dgx-h100", nodes=1),
-    "two nodes": shipped("dgx-h100", nodes=2),
+    "one node": played("dgx-h100", nodes=1),
+    "two nodes": played("dgx-h100", nodes=2),
 }
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import simpy
 
-from simulator.engine.coflow import Coflow, CoflowMaker
+from simulator.engine.coflow import Coflow
 from simulator.engine.machine import Machine
+from simulator.engine.maker import CoflowMaker
 from simulator.plan import Communicate, Plan, absences, groups_called
 from simulator.schedule import Floats
 from simulator.timeline import CollectiveCost

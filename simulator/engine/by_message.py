@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import simpy
 
-from simulator.engine.coflow import CoflowMaker
 from simulator.engine.fabric import Fabric
 from simulator.engine.machine import Machine
+from simulator.engine.maker import CoflowMaker
 from simulator.engine.message import Player
 from simulator.plan import Communicate, Plan, groups_called
 from simulator.schedule import Floats, Ints

@@ -1,7 +1,8 @@
 """Flows in flight on a SimPy clock: latency first, then bytes at the max-min fair rate, shared once per instant.
 
 Flows live in arrays. Whatever starts or ends at one instant is gathered and the links are shared once, when the
-instant is over; flows whose rate did not change keep the end they had, so no rounding builds up.
+instant is over; flows whose rate did not change keep the end they had, so no rounding builds up. Growth: an instant
+costs what its own flows and those joined to them by binding links cost (see ``inflight``), plus one look at all ends.
 """
 
 from __future__ import annotations
@@ -11,38 +12,45 @@ from collections.abc import Callable
 import numpy as np
 import simpy
 
-from simulator.engine.fairshare import max_min
+from simulator.engine.inflight import InFlight
 from simulator.engine.instants import EndOfInstant
 from simulator.schedule import Floats, Ints
 
 #: Ends closer than this, relative to the clock, are one instant.
 _SAME_TIME = 1e-13
 
+#: What an instant costs besides the flows that share anew, counted in these: numpy calls on nearly empty arrays.
+_INSTANT_WORK = 30
+
 Done = Callable[[Ints], None]
+
+
+class TooMuchWorkError(Exception):
+    """More work than was allowed. Internal: callers hand over."""
 
 
 class Fabric:
     """Links shared by all flows of a run. ``send`` starts transfers; ``done(tags)`` hears of their ends.
 
-    capacity: (num_links,) bytes/s; routes may be filled up with a link of infinite capacity.
+    capacity: (num_links,) bytes/s; routes may be filled up with a link of infinite capacity, the last one.
+    max_work: the clock stops with TooMuchWorkError once ``work``, flows that shared links anew, is above it.
     """
 
-    def __init__(self, env: simpy.Environment, capacity: Floats, done: Done) -> None:
+    def __init__(self, env: simpy.Environment, capacity: Floats, done: Done, max_work: float = np.inf) -> None:
         self._env = env
         self._capacity = capacity
         self._done = done
-        self._users = np.zeros(len(capacity), dtype=np.int64)
-        self._countable = np.isfinite(capacity)
-        self._contended = False
+        self._flows = InFlight(capacity)
         self._sharing = EndOfInstant(env, self._share)
         self._wake_version = 0
-        self._links = np.empty((0, 1), dtype=np.int64)
         self._tags = np.empty(0, dtype=np.int64)
         self._left = np.empty(0)
         self._since = np.empty(0)
         self._rate = np.empty(0)
         self._end = np.empty(0)
         self._arrivals: list[tuple[Ints, Floats, Ints]] = []
+        self._max_work = max_work
+        self.work = 0
         self.peak_load = np.zeros(len(capacity))
         self.track_load = False
 
@@ -69,70 +77,59 @@ class Fabric:
             self._sharing.ask()
 
     def _share(self) -> None:
-        """Admit the instant's arrivals, set every rate, and plan the next end."""
-        first_new = len(self._tags)
+        """Admit the instant's arrivals, set the rates that change, and plan the next end."""
         for links, size_bytes, tags in self._arrivals:
             self._admit(links, size_bytes, tags)
         self._arrivals.clear()
-        if self._contended:
-            self._set_rates(0, max_min(self._links, self._capacity) if len(self._tags) else self._rate)
-        elif first_new < len(self._tags):
-            self._set_rates(first_new, self._capacity[self._links[first_new:]].min(axis=1))
+        slots, rates = self._flows.reshare()
+        self.work += _INSTANT_WORK + len(slots)
+        if self.work > self._max_work:
+            raise TooMuchWorkError
+        self._set_rates(slots, rates)
         if self.track_load:
-            load = np.bincount(self._links.ravel(), np.repeat(self._rate, self._links.shape[1]), len(self._capacity))
+            links = self._flows.links
+            load = np.bincount(links.ravel(), np.repeat(self._rate, links.shape[1]), len(self._capacity))
             self.peak_load = np.maximum(self.peak_load, load)
         self._plan_wake()
 
     def _admit(self, links: Ints, size_bytes: Floats, tags: Ints) -> None:
-        wide = max(links.shape[1], self._links.shape[1])
-        self._links = np.concatenate([self._widened(self._links, wide), self._widened(links, wide)])
-        self._tags = np.concatenate([self._tags, tags])
-        now = np.full(len(tags), self._env.now)
-        self._left = np.concatenate([self._left, size_bytes])
-        self._since = np.concatenate([self._since, now])
-        self._rate = np.concatenate([self._rate, np.zeros(len(tags))])
-        self._end = np.concatenate([self._end, np.full(len(tags), np.inf)])
-        np.add.at(self._users, links, 1)
-        if not self._contended:
-            self._contended = bool(((self._users[links] > 1) & self._countable[links]).any())
+        slots = self._flows.admit(links)
+        more = len(self._flows.links) - len(self._tags)
+        if more:
+            self._tags = np.append(self._tags, np.full(more, -1))
+            self._left, self._since, self._rate = (
+                np.append(old, np.zeros(more)) for old in (self._left, self._since, self._rate)
+            )
+            self._end = np.append(self._end, np.full(more, np.inf))
+        self._tags[slots], self._left[slots], self._since[slots] = tags, size_bytes, self._env.now
+        self._rate[slots] = self._flows.solo(slots)
+        self._end[slots] = self._env.now + size_bytes / self._rate[slots]
 
-    def _widened(self, links: Ints, wide: int) -> Ints:
-        missing = wide - links.shape[1]
-        if not missing:
-            return links
-        return np.pad(links, ((0, 0), (0, missing)), constant_values=len(self._capacity) - 1)
-
-    def _set_rates(self, first: int, rates: Floats) -> None:
-        """Give flows first.. new rates; those that keep theirs keep their end exactly."""
+    def _set_rates(self, slots: Ints, rates: Floats) -> None:
+        """Give flows new rates; those that keep theirs keep their end exactly."""
         now = self._env.now
-        changed = first + np.flatnonzero(rates != self._rate[first:])
+        differs = rates != self._rate[slots]
+        changed = slots[differs]
         if not len(changed):
             return
         self._left[changed] -= (now - self._since[changed]) * self._rate[changed]
         self._since[changed] = now
-        self._rate[changed] = rates[changed - first]
+        self._rate[changed] = rates[differs]
         self._end[changed] = now + np.maximum(self._left[changed], 0.0) / self._rate[changed]
 
     def _plan_wake(self) -> None:
         self._wake_version += 1
-        if not len(self._end):
+        at = float(self._end.min(initial=np.inf))
+        if at == np.inf:
             return
         version = self._wake_version
-        at = max(float(self._end.min()), self._env.now)
+        at = max(at, self._env.now)
         timeout = self._env.timeout(at - self._env.now)
         timeout.callbacks.append(lambda _event: self._finish(at) if version == self._wake_version else None)
 
     def _finish(self, at: float) -> None:
-        over = self._end <= at + _SAME_TIME * max(at, 1e-9)
-        links, tags = self._links[over], self._tags[over]
-        keep = ~over
-        self._links, self._tags = self._links[keep], self._tags[keep]
-        self._left, self._since = self._left[keep], self._since[keep]
-        self._rate, self._end = self._rate[keep], self._end[keep]
-        np.subtract.at(self._users, links, 1)
-        if self._contended:
-            self._contended = bool((self._users[self._countable] > 1).any())
-            if not self._contended:  # whoever is left has its links to itself now
-                self._set_rates(0, self._capacity[self._links].min(axis=1))
+        over = np.flatnonzero(self._end <= at + _SAME_TIME * max(at, 1e-9))
+        self._flows.release(over)
+        self._end[over], self._rate[over] = np.inf, 0.0
         self._sharing.ask()
-        self._done(tags)
+        self._done(self._tags[over])

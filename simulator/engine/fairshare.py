@@ -8,11 +8,14 @@ is above its capacity, and no flow can gain without a slower one losing.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.schedule import Floats, Ints
+
+Scalars = TypeVar("Scalars", Ints, Floats)
 
 #: Two links count as full together when their shares differ by less than this, so that rounding
 #: does not split one bottleneck into many rounds.
@@ -65,7 +68,7 @@ def shared(found: Crossings, among: NDArray[np.bool_]) -> Floats:
         level = share.min()
         full = np.flatnonzero(share <= level * (1 + _SAME))
         on_full = np.concatenate([found.flows[found.offsets[link] : found.offsets[link + 1]] for link in full.tolist()])
-        stopped = np.unique(on_full[waiting[on_full]])
+        stopped = distinct(on_full[waiting[on_full]])
         rates[stopped] = level
         waiting[stopped] = False
         remaining -= len(stopped)
@@ -75,11 +78,26 @@ def shared(found: Crossings, among: NDArray[np.bool_]) -> Floats:
     return rates
 
 
+def distinct(ids: Scalars) -> Scalars:
+    """Every value once, ascending. For the few to some millions of an instant, faster than ``numpy.unique``."""
+    if not len(ids):
+        return ids
+    ordered: Scalars = np.sort(ids)
+    once: Scalars = ordered[np.append(True, ordered[1:] != ordered[:-1])]
+    return once
+
+
 def max_min(routes: Ints, capacity: Floats) -> Floats:
     """Rates in bytes/s of flows, shape (num_flows,); arguments as ``crossings``."""
     return shared(crossings(routes, capacity), np.ones(len(routes), dtype=bool))
 
 
 def solo(routes: Ints, capacity: Floats) -> Floats:
-    """Rate of each flow when it is alone: the smallest capacity on its route, shape (num_flows,)."""
-    return np.asarray(capacity[routes].min(axis=1), dtype=np.float64)
+    """Rate of each flow when it is alone: the smallest capacity on its route, shape (num_flows,).
+
+    Hop by hop, since numpy reduces a short last axis slowly.
+    """
+    least = np.full(len(routes), np.inf)
+    for hop in range(routes.shape[1]):
+        np.minimum(least, capacity[routes[:, hop]], out=least)
+    return least

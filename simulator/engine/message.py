@@ -81,12 +81,13 @@ class Player:
         self.num_tags = max(1, first * self._width)
         self._route_of_ranks()
         self._steps: dict[int, _Step] = {}
-        self._at = np.full(schedule.num_ranks, -1, dtype=np.int64)
-        self._pending = np.zeros(schedule.num_ranks, dtype=np.int64)
+        self._at = np.full(schedule.num_participants, -1, dtype=np.int64)
+        self._pending = np.zeros(schedule.num_participants, dtype=np.int64)
+        self._switches = np.arange(schedule.num_ranks, schedule.num_participants, dtype=np.int64)
 
     def _route_of_ranks(self) -> None:
         """For each rank the runs it takes part in, in order (CSR), and a pointer into them."""
-        p = self._schedule.num_ranks
+        p = self._schedule.num_participants
         ranks = np.concatenate([run.ranks for run in self._runs] or [np.empty(0, dtype=np.int64)])
         index = np.repeat(np.arange(len(self._runs)), [len(run.ranks) for run in self._runs])
         order = np.argsort(ranks, kind="stable")
@@ -95,8 +96,12 @@ class Player:
         self._route_at = np.append(0, self._route_end)[:-1].copy()
 
     def enter(self, ranks: Ints) -> None:
-        """The ranks call the collective now: they go to the first step that they have a part in."""
-        self._go(ranks)
+        """The ranks call the collective now: they go to the first step that they have a part in.
+
+        Switches are there from the first call on.
+        """
+        self._go(np.append(ranks, self._switches))
+        self._switches = self._switches[:0]
 
     def _go(self, ranks: Ints) -> None:
         """Move ranks to their next step; those without one are finished."""
@@ -116,8 +121,9 @@ class Player:
         going = ranks[~over]
         for step in np.unique(self._at[going]):
             self._arrive(int(step), going[self._at[going] == step])
-        if over.any():
-            self._finished(ranks[over])
+        ended = ranks[over & (ranks < self._schedule.num_ranks)]
+        if len(ended):
+            self._finished(ended)
 
     def _run_of(self, step: int) -> _Run:
         return self._runs[int(np.searchsorted(self._starts, step, side="right")) - 1]
@@ -163,13 +169,19 @@ class Player:
     def waiting(self) -> list[str]:
         """Ranks that are stuck and the step they are in, for a deadlock report."""
         stuck = np.flatnonzero(self._pending > 0)
-        return [f"rank {r} in step {self._at[r]} ({self._pending[r]} transfers open)" for r in stuck[:8]]
+        return [f"{self._who(r)} in step {self._at[r]} ({self._pending[r]} transfers open)" for r in stuck[:8].tolist()]
+
+    def _who(self, participant: int) -> str:
+        p = self._schedule.num_ranks
+        return f"rank {participant}" if participant < p else f"switch {participant - p}"
 
 
-def finish_times(schedule: Schedule, wires: Wires, starts_s: Floats) -> Floats:
+def finish_times(schedule: Schedule, wires: Wires, starts_s: Floats, max_work: float = np.inf) -> Floats:
     """Simulate every message of ``schedule``; rank r calls it at ``starts_s[r]``. When each ends, (num_ranks,).
 
-    Raises UnsupportedError above MAX_MESSAGES and DeadlockError if ranks are left waiting.
+    Raises UnsupportedError above MAX_MESSAGES, fabric.TooMuchWorkError above ``max_work`` and DeadlockError if ranks
+    are left waiting. Growth: messages times the flows that share links with one at a time (``Fabric.work``); a ring
+    of p ranks has 2 p (p-1) messages, trees 2 (p-1), recursive doubling 2 p log2 p, an all-to-all p (p-1).
     """
     if schedule.num_messages > MAX_MESSAGES:
         raise UnsupportedError(
@@ -183,7 +195,7 @@ def finish_times(schedule: Schedule, wires: Wires, starts_s: Floats) -> Floats:
         finish[ranks] = env.now
 
     player: Player
-    fabric = Fabric(env, wires.capacity, lambda tags: player.done(tags))
+    fabric = Fabric(env, wires.capacity, lambda tags: player.done(tags), max_work)
     player = Player(env, fabric, wires, schedule, 0, finished)
     for start in np.unique(starts_s).tolist():
         ranks = np.flatnonzero(starts_s == start)

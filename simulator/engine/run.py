@@ -14,8 +14,8 @@ import simpy
 
 from simulator.engine.by_coflow import ByCoflow
 from simulator.engine.by_message import ByMessage
-from simulator.engine.coflow import CoflowMaker
 from simulator.engine.machine import Machine
+from simulator.engine.maker import CoflowMaker
 from simulator.errors import DeadlockError, UnsupportedError
 from simulator.network.graph import Network
 from simulator.plan import Communicate, Compute, Plan, Task, absences, unfolded

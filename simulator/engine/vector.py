@@ -9,6 +9,7 @@ every rank, all later ones do, and the rest of the run is one multiplication.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from simulator.engine.conditions import least_shares, uncontended
 from simulator.engine.fairshare import solo
 from simulator.engine.fluid import TooManyChangesError, step_ends
 from simulator.engine.outcome import Outcome, outcome
+from simulator.engine.ports import port_floors
 from simulator.engine.wires import Wires
 from simulator.schedule import Floats, Ints, Pattern, Schedule
 
@@ -23,6 +25,8 @@ from simulator.schedule import Floats, Ints, Pattern, Schedule
 _ROUNDING = 4e-15
 #: Ranks count as in step when their clocks differ by no more than this, relative to the clock.
 _IN_STEP = 4e-12
+#: Sizes times transfers that are played at once: 64 MiB an array.
+_MOST_AT_ONCE = 2**23
 #: Earliest and latest possible ends count as the same when they differ by no more than this, relatively.
 _BRACKET = 1e-11
 
@@ -31,28 +35,75 @@ class NotExactError(Exception):
     """The vector engine's conditions do not hold; the message says which. Internal: callers hand over."""
 
 
-def finish_times(schedule: Schedule, wires: Wires, starts_s: Floats, chunk_bytes: Floats) -> Floats:
-    """When each rank ends, for several chunk sizes at once: shape (num_sizes, num_ranks).
+class CrowdedError(NotExactError):
+    """A single step has too many transfers that share links."""
 
+
+class Attempt(NamedTuple):
+    """What the vector engine knows of every rank's end: (num_sizes, num_ranks) each, and why it is not sure.
+
+    earliest_s, latest_s: certified. Earliest: every transfer at its solo rate, and no rank before the links at its own
+    end have carried their bytes. Latest: every transfer at the least even share of its links (see ``conditions``).
+    refused: '' where both are the exact ends. crowded: refused because a single step has too many transfers that share
+    links, so that playing messages one by one would take longer still.
+    """
+
+    earliest_s: Floats
+    latest_s: Floats
+    refused: str = ""
+    crowded: bool = False
+
+
+def attempt(
+    schedule: Schedule, wires: Wires, starts_s: Floats, chunk_bytes: Floats, *, bounds_only: bool = False
+) -> Attempt:
+    """When each rank ends, for several chunk sizes at once, exactly or within bounds.
+
+    bounds_only: not to try where bounds leave room; ``refused`` then says nothing.
     starts_s: (num_ranks,) when each rank calls the collective. chunk_bytes: (num_sizes,) bytes of a chunk.
-    Raises NotExactError where none of the conditions in ``conditions`` holds.
+    Growth: one numpy pass over a step's transfers for each step until steps are periodic. A ring of p ranks that start
+    together so grows with p, a tree with p, recursive doubling with p log p, a pairwise or direct all-to-all with p**2.
     """
     first_s = float(starts_s.min())
-    # Tolerances are relative to the clock, so it starts with the first rank.
-    return first_s + _from_zero(schedule, wires, starts_s - first_s, chunk_bytes)
+    earliest, latest = _bracket(schedule, wires, starts_s, chunk_bytes)
+    refused, crowded = "", False
+    if latest is not earliest and not bounds_only:
+        sure = (latest - earliest <= _BRACKET * latest).all(axis=1)
+        starts = _from_zero(schedule, starts_s)
+        try:
+            rest = [_isolated(schedule, wires, starts, float(size)) for size in chunk_bytes[~sure]]
+            isolated = np.array(rest).reshape(-1, schedule.num_participants)[:, : schedule.num_ranks]
+            earliest[~sure] = latest[~sure] = isolated
+        except NotExactError as reason:
+            refused, crowded = str(reason), isinstance(reason, CrowdedError)
+    return Attempt(first_s + earliest, first_s + latest, refused, crowded)
 
 
-def _from_zero(schedule: Schedule, wires: Wires, starts_s: Floats, chunk_bytes: Floats) -> Floats:
+def finish_times(schedule: Schedule, wires: Wires, starts_s: Floats, chunk_bytes: Floats) -> Floats:
+    """The exact ends of ``attempt``, (num_sizes, num_ranks); NotExactError where it is not sure of them."""
+    found = attempt(schedule, wires, starts_s, chunk_bytes)
+    if found.refused:
+        raise NotExactError(found.refused)
+    return found.earliest_s
+
+
+def _from_zero(schedule: Schedule, starts_s: Floats) -> Floats:
+    """Starts of all participants. Tolerances are relative to the clock, so it starts with the first rank.
+
+    Switches are ready from then on.
+    """
+    return np.append(starts_s - starts_s.min(), np.zeros(schedule.num_switches))
+
+
+def _bracket(schedule: Schedule, wires: Wires, starts_s: Floats, chunk_bytes: Floats) -> tuple[Floats, Floats]:
+    """Earliest and latest ends, counted from the first start; one array where transfers are never slowed."""
+    starts, ranks = _from_zero(schedule, starts_s), schedule.num_ranks
     never_slowed = wires.keep("uncontended", schedule, lambda: uncontended(schedule, wires))
-    earliest = _at_rates(schedule, wires, starts_s, chunk_bytes)
+    earliest = at_rates(schedule, wires, starts, chunk_bytes)[:, :ranks]
     if never_slowed:
-        return earliest
+        return earliest, earliest
     shares = wires.keep("least shares", schedule, lambda: least_shares(schedule, wires))
-    latest = _at_rates(schedule, wires, starts_s, chunk_bytes, shares)
-    sure = (latest - earliest <= _BRACKET * latest).all(axis=1)
-    rest = [_isolated(schedule, wires, starts_s, float(size)) for size in chunk_bytes[~sure]]
-    earliest[~sure] = np.array(rest).reshape(-1, schedule.num_ranks)
-    return earliest
+    return earliest, at_rates(schedule, wires, starts, chunk_bytes, shares)[:, :ranks]
 
 
 def play(schedule: Schedule, wires: Wires, starts_s: Floats) -> Outcome:
@@ -61,7 +112,7 @@ def play(schedule: Schedule, wires: Wires, starts_s: Floats) -> Outcome:
     return outcome(schedule, wires, starts_s, finish, "vector")
 
 
-def _at_rates(
+def at_rates(
     schedule: Schedule, wires: Wires, starts_s: Floats, chunk_bytes: Floats, shares: Floats | None = None
 ) -> Floats:
     """Ends when every transfer runs at the smallest of the ``shares``, (num_links,) in bytes/s, on its route.
@@ -72,13 +123,29 @@ def _at_rates(
     for pattern, steps in schedule.runs():
         paths = wires.paths(pattern)
         rate = paths.solo_bytes_per_s if shares is None else solo(paths.links, shares)
-        cost = paths.latency_s + chunk_bytes[:, None] * (pattern.chunks / rate)
-        _advance(ready, pattern, cost, steps)
+        for some in _batches(len(chunk_bytes), len(pattern)):
+            cost = paths.latency_s + chunk_bytes[some, None] * (pattern.chunks / rate)
+            ports = port_floors(pattern, paths, wires, chunk_bytes[some]) if shares is None else None
+            part = ready[some]
+            advance(part, pattern, cost, steps, ports)
+            ready[some] = part
     return ready
 
 
-def _advance(ready: Floats, pattern: Pattern, cost: Floats, steps: int) -> None:
-    """Play ``steps`` steps of one pattern on ``ready``, in place; skips ahead once they are periodic."""
+def _batches(num_sizes: int, num_transfers: int) -> list[slice]:
+    """Sizes that are played together: few when each takes much memory."""
+    count = max(1, _MOST_AT_ONCE // max(1, num_transfers))
+    return [slice(first, first + count) for first in range(0, num_sizes, count)]
+
+
+def advance(
+    ready: Floats, pattern: Pattern, cost: Floats, steps: int, floors: Callable[[Floats, Floats], None] | None = None
+) -> None:
+    """Play ``steps`` steps of one pattern on ``ready``, in place; skips ahead once they are periodic.
+
+    ready: (num_sizes, num_participants) when each could start. cost: (num_sizes, num_transfers) seconds of a transfer.
+    floors: raises what ``ready`` of the pattern's ranks becomes, given when transfers begin.
+    """
     src, dst, ranks = pattern.src, pattern.dst, pattern.ranks
     latest = _latest_of(pattern)
     look_at = 1
@@ -86,8 +153,11 @@ def _advance(ready: Floats, pattern: Pattern, cost: Floats, steps: int) -> None:
         looking = done == look_at and done < steps
         before = ready[:, ranks] if looking else None
         ends = np.maximum(ready[:, src], ready[:, dst])
+        begins = ends.copy() if floors is not None else None
         ends += cost
         now = latest(ends)
+        if floors is not None and begins is not None:
+            floors(begins, now)
         ready[:, ranks] = now
         if before is not None:
             look_at *= 2
@@ -113,7 +183,7 @@ def _latest_of(pattern: Pattern) -> Callable[[Floats], Floats]:
 
 
 def _distinct(ranks: Ints) -> bool:
-    return len(np.unique(ranks)) == len(ranks)
+    return int(np.bincount(ranks).max()) == 1
 
 
 def _isolated(schedule: Schedule, wires: Wires, starts_s: Floats, chunk_bytes: float) -> Floats:
@@ -130,7 +200,7 @@ def _isolated(schedule: Schedule, wires: Wires, starts_s: Floats, chunk_bytes: f
         try:
             ends = step_ends(paths, (pattern.chunks * chunk_bytes).astype(np.float64), wires.capacity, late)
         except TooManyChangesError:
-            raise NotExactError(_refusal(schedule, number, "shared by too many transfers at once")) from None
+            raise CrowdedError(_refusal(schedule, number, "shared by too many transfers at once")) from None
         gain = _latest_of(pattern)(ends[None, :])[0]
         longest = float(gain.max())
         if steps > 1 and (late.any() or longest - gain.min() > slack + _IN_STEP * longest):

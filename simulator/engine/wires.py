@@ -9,12 +9,16 @@ from typing import Any, TypeVar
 import numpy as np
 
 from simulator.collectives.bounds import latency_steps
+from simulator.engine import switches
 from simulator.engine.fairshare import solo
 from simulator.network.graph import Network
 from simulator.network.routes import Routes
 from simulator.schedule import Floats, Ints, Pattern, Schedule
 
 T = TypeVar("T")
+
+#: Transfers whose routes are looked up at once: enough for numpy, little enough for memory.
+_BATCH = 2**18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -43,6 +47,7 @@ class Wires:
     gpus: Ints
     capacity: Floats
     _paths: dict[int, tuple[Pattern, Paths]] = field(default_factory=dict)
+    _wholes: dict[tuple[int, int], tuple[Ints, Ints, Paths]] = field(default_factory=dict)
     _capacities: list[tuple[Floats, Floats]] = field(default_factory=list)
     _kept: dict[tuple[str, int], tuple[Schedule, Any]] = field(default_factory=dict)
 
@@ -57,24 +62,73 @@ class Wires:
         return self._paths[id(pattern)][1]
 
     def find(self, patterns: Iterable[Pattern]) -> None:
-        """Look the paths of many patterns up in one pass; each pattern is held, so that its id stays its own."""
-        new = [p for p in {id(p): p for p in patterns}.values() if id(p) not in self._paths]
-        if not new:
-            return
-        src = np.concatenate([p.src for p in new])
-        dst = np.concatenate([p.dst for p in new])
-        table = self.routes.table(self.gpus[src], self.gpus[dst])
-        hops = np.diff(table.offsets)
-        links = np.full((len(src), int(hops.max(initial=1))), self.filler, dtype=np.int64)
-        row = np.repeat(np.arange(len(src)), hops)
-        links[row, np.arange(len(table.links)) - np.repeat(table.offsets[:-1], hops)] = table.links
-        alone = solo(links, self.capacity)
+        """Look the paths of many patterns up, few at a time; each pattern is held, so that its id stays its own.
+
+        Ends from num_ranks on are switches. Raises UnsupportedError for a switch that the network does not have.
+        """
+        new = {id(p): p for p in patterns if id(p) not in self._paths}
+        for whole, parts in _slices(new.values()):
+            paths = self._lookup(*whole)
+            self._wholes[id(whole[0]), id(whole[1])] = (*whole, paths)
+            for p, part in parts:
+                self._paths[id(p)] = (p, _part(paths, part))
+                del new[id(p)]
+        batch: list[Pattern] = []
+        for p in new.values():
+            batch.append(p)
+            if sum(map(len, batch)) >= _BATCH:
+                self._find(batch)
+                batch = []
+        if batch:
+            self._find(batch)
+
+    def _find(self, new: list[Pattern]) -> None:
+        paths = self._lookup(np.concatenate([p.src for p in new]), np.concatenate([p.dst for p in new]))
         first = 0
         for p in new:
-            part = slice(first, first + len(p))
+            self._paths[id(p)] = (p, _part(paths, slice(first, first + len(p))))
             first += len(p)
-            paths = Paths(links=links[part], latency_s=table.latency_s[part], solo_bytes_per_s=alone[part])
-            self._paths[id(p)] = (p, paths)
+
+    def _lookup(self, src: Ints, dst: Ints) -> Paths:
+        """Paths between participants, ``_BATCH`` at a time."""
+        parts = [self.between(src[i : i + _BATCH], dst[i : i + _BATCH]) for i in range(0, max(1, len(src)), _BATCH)]
+        wide = max(links.shape[1] for links, _ in parts)
+        links = np.full((len(src), wide), self.filler, dtype=np.int64)
+        first = 0
+        for some, _ in parts:
+            links[first : first + len(some), : some.shape[1]] = some
+            first += len(some)
+        latency_s = np.concatenate([latency for _, latency in parts])
+        return Paths(links=links, latency_s=latency_s, solo_bytes_per_s=solo(links, self.capacity))
+
+    def between(self, src: Ints, dst: Ints) -> tuple[Ints, Floats]:
+        """Padded links and latencies between participants, (m, hops) and (m,)."""
+        p = len(self.gpus)
+        to_switch, from_switch = dst >= p, src >= p
+        between_gpus = ~(to_switch | from_switch)
+        if between_gpus.all():
+            return self._over(self.gpus[src], self.gpus[dst])
+        links, latency_s = np.full((len(src), 1), self.filler, dtype=np.int64), np.zeros(len(src))
+        if between_gpus.any():
+            found, latency_s[between_gpus] = self._over(self.gpus[src[between_gpus]], self.gpus[dst[between_gpus]])
+            links = np.full((len(src), found.shape[1]), self.filler, dtype=np.int64)
+            links[between_gpus] = found
+        up = switches.ports_up(self.routes, self.gpus, np.where(to_switch, src, dst)[~between_gpus],
+                               np.where(to_switch, dst, src)[~between_gpus])  # fmt: skip
+        port = np.where(to_switch[~between_gpus], up, up ^ 1)
+        links[~between_gpus, 0] = port
+        software_s = np.where(to_switch[~between_gpus], self.network.message_overhead_s, 0.0)
+        latency_s[~between_gpus] = self.network.latency_s[port] + software_s
+        return links, latency_s
+
+    def _over(self, src_gpu: Ints, dst_gpu: Ints) -> tuple[Ints, Floats]:
+        """Padded links and latencies between gpus."""
+        table = self.routes.table(src_gpu, dst_gpu)
+        hops = np.diff(table.offsets)
+        links = np.full((len(src_gpu), int(hops.max(initial=1))), self.filler, dtype=np.int64)
+        row = np.repeat(np.arange(len(src_gpu)), hops)
+        links[row, np.arange(len(table.links)) - np.repeat(table.offsets[:-1], hops)] = table.links
+        return links, table.latency_s
 
     def rank_capacity(self) -> tuple[Floats, Floats]:
         """What all links of each rank's gpu carry out and in, bytes/s, two arrays of shape (num_ranks,)."""
@@ -111,18 +165,33 @@ class Wires:
         """Chunks that each link carries in the whole schedule, (num_links + 1,) with the filler last."""
 
         def find() -> Floats:
-            total = np.zeros(len(self.capacity))
+            moved: dict[int, tuple[Pattern, Floats]] = {}
             for pattern, steps in schedule.runs():
-                links = self.paths(pattern).links
-                carried = np.repeat(pattern.chunks * float(steps), links.shape[1])
-                total += np.bincount(links.ravel(), carried, len(total))
+                before = moved.get(id(pattern), (pattern, np.zeros(len(pattern))))[1]
+                moved[id(pattern)] = (pattern, before + pattern.chunks * float(steps))
+            patterns = [pattern for pattern, _ in moved.values()]
+            self.find(patterns)
+            total = np.zeros(len(self.capacity))
+            for (src, dst), parts in _slices(patterns):
+                if (id(src), id(dst)) in self._wholes:
+                    chunks = np.zeros(len(src))
+                    for pattern, part in parts:
+                        chunks[part] += moved.pop(id(pattern))[1]
+                    total += _carried(self._wholes[id(src), id(dst)][2], chunks, len(total))
+            for pattern, chunks in moved.values():
+                total += _carried(self.paths(pattern), chunks, len(total))
             return total
 
         return self.keep("link chunks", schedule, find)
 
     def busiest_link_s(self, schedule: Schedule) -> float:
-        """What the busiest link needs for its bytes at full rate: no time of the schedule is below it."""
-        return float((self.link_chunks(schedule) / self.capacity).max(initial=0.0) * schedule.chunk_bytes)
+        """The least latency, then what the busiest link needs for its bytes at full rate: no time is below it."""
+
+        def find() -> float:
+            return min((float(self.paths(p).latency_s.min()) for p, _ in schedule.runs()), default=0.0)
+
+        carried = float((self.link_chunks(schedule) / self.capacity).max(initial=0.0) * schedule.chunk_bytes)
+        return self.keep("least latency", schedule, find) + carried
 
 
 def make_wires(network: Network, gpus: Ints, routes: Routes | None = None) -> Wires:
@@ -131,12 +200,38 @@ def make_wires(network: Network, gpus: Ints, routes: Routes | None = None) -> Wi
     return Wires(network=network, routes=routes or Routes(network), gpus=gpus, capacity=capacity)
 
 
-def joined(parts: list[Paths], filler: int) -> Paths:
-    """Paths of several patterns as one, routes filled up to the longest."""
-    wide = max(p.links.shape[1] for p in parts)
-    links = [np.pad(p.links, ((0, 0), (0, wide - p.links.shape[1])), constant_values=filler) for p in parts]
+def _carried(paths: Paths, chunks: Floats, num_links: int) -> Floats:
+    """What each link carries, (num_links,), of transfers that move ``chunks``, (num_transfers,)."""
+    carried = np.bincount(paths.links.ravel(), np.repeat(chunks, paths.links.shape[1]), num_links)
+    return carried.astype(np.float64, copy=False)
+
+
+def _part(paths: Paths, part: slice) -> Paths:
     return Paths(
-        links=np.concatenate(links),
-        latency_s=np.concatenate([p.latency_s for p in parts]),
-        solo_bytes_per_s=np.concatenate([p.solo_bytes_per_s for p in parts]),
+        links=paths.links[part], latency_s=paths.latency_s[part], solo_bytes_per_s=paths.solo_bytes_per_s[part]
     )
+
+
+def _slices(patterns: Iterable[Pattern]) -> list[tuple[tuple[Ints, Ints], list[tuple[Pattern, slice]]]]:
+    """Patterns that are slices of the same longer arrays, as those of a pipeline are, with the arrays.
+
+    Their routes are found once, and take no memory for each.
+    """
+    found: dict[tuple[int, int], tuple[tuple[Ints, Ints], list[tuple[Pattern, slice]]]] = {}
+    for p in patterns:
+        src, dst = p.src.base, p.dst.base
+        if src is None or dst is None or src.shape != dst.shape or src.ndim != 1 or src.dtype != dst.dtype:
+            continue
+        starts = {(_address(part) - _address(whole)) // whole.itemsize for part, whole in ((p.src, src), (p.dst, dst))}
+        if len(starts) == 1 and {p.src.strides, p.dst.strides} == {src.strides}:
+            first = starts.pop()
+            part = (p, slice(first, first + len(p)))
+            found.setdefault((id(src), id(dst)), ((src, dst), []))[1].append(part)
+    return [
+        (whole, parts) for whole, parts in found.values()
+        if sum(len(p) for p, _ in parts) > len(whole[0]) and bool((whole[0] != whole[1]).all())
+    ]  # fmt: skip
+
+
+def _address(array: Ints) -> int:
+    return int(array.__array_interface__["data"][0])

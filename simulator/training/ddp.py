@@ -9,8 +9,7 @@ order on one communicator; the optimizer waits for all of them. Three variants, 
 * none: naive data parallelism, one all-reduce per tensor after the whole backward.
 
 Limits: buffers are not broadcast before each forward (transformers have none; ResNet's are 38 kB), no
-``find_unused_parameters``, no iteration 0 (its single bucket hides nothing). Weights are broadcast at the start by a
-binomial tree that is not pipelined, which takes longer than NCCL's ring.
+``find_unused_parameters``, no iteration 0 (its single bucket hides nothing).
 """
 
 from __future__ import annotations
@@ -124,9 +123,8 @@ def startup(inputs: StepInputs) -> tuple[Task, ...]:
     calls += [(f"broadcast parameters {i}", "broadcast", size) for i, size in enumerate(_coalesced(sizes))]
     tasks: list[Task] = []
     for name, op, size_bytes in calls:
-        algorithm = "tree" if op == "broadcast" else "ring"
         tasks.append(Communicate(
-            name=name, op=op, axis=AXIS, algorithm=algorithm, message_bytes=size_bytes, classes=(ALL_RANKS,),
+            name=name, op=op, axis=AXIS, algorithm="auto", message_bytes=size_bytes, classes=(ALL_RANKS,),
             purpose="construction of DDP",
         ))  # fmt: skip
     return tuple(tasks)

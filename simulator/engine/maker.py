@@ -1,0 +1,191 @@
+"""Makes coflows: of what the network's library runs by its cost model, of other schedules by playing them.
+
+A played coflow's byte part is what its busiest link needs at full rate and the rest is latency, so that alone on the
+network it takes exactly the time that playing its schedule takes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from simulator.collectives import AUTO, make_schedule
+from simulator.collectives.layout import Layout
+from simulator.engine.coflow import Coflow
+from simulator.engine.collective import simulate_collective
+from simulator.engine.composite import Composite, make_composite
+from simulator.engine.folding import Folded, fold
+from simulator.engine.layouts import layout_of
+from simulator.engine.outcome import Outcome
+from simulator.engine.pricer import LIBRARY, Pricer, algorithms_for, make_pricer, operation_run
+from simulator.engine.wires import Wires, make_wires
+from simulator.network.graph import Network
+from simulator.network.routes import Routes
+from simulator.schedule import Floats, Schedule
+from simulator.timeline import CollectiveCost
+from simulator.tuning.choice import Option
+
+#: A step has many collectives: about a second for each to play messages one by one, counted as in MAX_AUTO_WORK.
+MAX_WORK = 300_000
+
+Groups = tuple[tuple[int, ...], ...]
+
+
+class _Played(NamedTuple):
+    """A schedule and what playing it alone gives."""
+
+    schedule: Schedule
+    outcome: Outcome
+
+
+class CoflowMaker:
+    """Makes coflows for the collectives of a run; equal ones are simulated once, and of groups that are alike one.
+
+    The cache lives as long as one run: a plan asks for the same few (op, algorithm, size) many times.
+    """
+
+    def __init__(self, network: Network, routes: Routes | None = None) -> None:
+        self.network = network
+        self._routes = routes or Routes(network)
+        self._wires: dict[tuple[int, ...], Wires] = {}
+        self._layouts: dict[tuple[int, ...], Layout] = {}
+        self._schedules: dict[tuple[str, str, Layout], Schedule] = {}
+        self._folded: dict[tuple[int, Groups], tuple[Schedule, Folded]] = {}
+        self._pricers: dict[tuple[str, tuple[int, ...]], tuple[Pricer | None, Composite | None]] = {}
+        self._made: dict[tuple[str, str, float, Groups], Coflow] = {}
+
+    def wires(self, group: tuple[int, ...]) -> Wires:
+        """Wires of one group of ranks; rank r sits on gpu r."""
+        if group not in self._wires:
+            self._wires[group] = make_wires(self.network, np.array(group, dtype=np.int64), self._routes)
+        return self._wires[group]
+
+    def schedule(self, op: str, algorithm: str, size_bytes: float, group: tuple[int, ...]) -> Schedule:
+        """The schedule that a group plays; its layout comes from where the ranks sit.
+
+        Other sizes share the patterns of the first, so that their routes are looked up and kept once.
+        """
+        if group not in self._layouts:
+            self._layouts[group] = layout_of(self.network, np.array(group))
+        key = (op, algorithm, self._layouts[group])
+        if key not in self._schedules:
+            run = operation_run(op, self.network)
+            self._schedules[key] = make_schedule(run, algorithm, self._layouts[group], size_bytes)
+        return self._schedules[key].resized(size_bytes)
+
+    def coflow(self, op: str, algorithm: str, size_bytes: float, groups: Groups) -> Coflow:
+        """All groups of an axis at once. Groups that share links slow each other: the bytes then set the time.
+
+        algorithm 'auto' is what the network's library runs; without a library that chooses, the fastest here.
+        """
+        key = (op, algorithm, size_bytes, groups)
+        if key not in self._made:
+            option = self._option(op, algorithm, size_bytes, groups[0])
+            if option is None:
+                self._made[key] = self._make(self._first(op, algorithm, size_bytes, groups[0]), groups)
+            else:
+                self._made[key] = self._priced(op, option, size_bytes, groups)
+        return self._made[key]
+
+    def _option(self, op: str, algorithm: str, size_bytes: float, group: tuple[int, ...]) -> Option | None:
+        """How the library runs it on one group alone; None where it has no cost model for that."""
+        if (op, group) not in self._pricers:
+            gpus = np.array(group, dtype=np.int64)
+            pricer = make_pricer(op, lambda name: [self.schedule(op, name, 1.0, group)], self.wires(group), len(group))
+            composite = make_composite(op, self.network, gpus[None, :]) if pricer else None
+            self._pricers[op, group] = (pricer, composite)
+        pricer, composite = self._pricers[op, group]
+        if pricer is None:
+            return None
+        if algorithm == AUTO:
+            return pricer.picked(size_bytes)
+        if algorithm == "hierarchical" and composite:
+            return composite.option(size_bytes)
+        return pricer.best(algorithm, size_bytes) if algorithm in pricer.algorithms else None
+
+    def _priced(self, op: str, option: Option, size_bytes: float, groups: Groups) -> Coflow:
+        """The library's latency and transfer; where groups share links, the transfer that all their bytes take."""
+        schedule = self.schedule(op, option.algorithm, size_bytes, groups[0])
+        alone = self.wires(groups[0]).link_chunks(schedule)[:-1] * schedule.chunk_bytes
+        link_bytes = alone if len(groups) == 1 else self._bytes(schedule, groups)
+        slower = self._full_rate_s(link_bytes) / max(self._full_rate_s(alone), 1e-300)
+        work_s = option.cost.transfer_s * max(1.0, slower)
+        cost = CollectiveCost(
+            algorithm=option.algorithm, group_size=len(groups[0]), num_steps=schedule.num_steps,
+            num_messages=schedule.num_messages, sent_bytes_per_rank=float(schedule.sent_bytes().max()),
+            alone_s=option.cost.latency_s + work_s, latency_s=option.cost.latency_s, fidelity=LIBRARY, handed_over="",
+            protocol=option.protocol,
+        )  # fmt: skip
+        asked = link_bytes * option.cost.inflation / work_s if work_s > 0 else np.zeros_like(link_bytes)
+        return Coflow(
+            latency_s=option.cost.latency_s, work_s=work_s, link_bytes=link_bytes, asked_bytes_per_s=asked, cost=cost
+        )  # fmt: skip
+
+    def _bytes(self, one: Schedule, groups: Groups) -> Floats:
+        """Bytes that all groups put on the links."""
+        total = np.zeros(len(self.network.capacity_bytes_per_s))
+        for schedule, members in self._by_schedule(one, groups):
+            total = total + self._fold(schedule, members).link_chunks * schedule.chunk_bytes
+        return total
+
+    def _first(self, op: str, algorithm: str, size_bytes: float, group: tuple[int, ...]) -> _Played:
+        """The group's collective by itself, played; for 'auto' by the algorithm that the library is known to run, else
+        the one with the least time of those that fit. Ties go to the table's first.
+        """
+        fitting = algorithms_for(op, self.network, np.array(group, dtype=np.int64))
+        names = fitting if algorithm == AUTO else (algorithm,)
+        played = (self._alone(self.schedule(op, name, size_bytes, group), group) for name in names)
+        return min(played, key=lambda one: one.outcome.time_s)
+
+    def _full_rate_s(self, link_bytes: Floats) -> float:
+        """Seconds that the busiest link needs for its bytes."""
+        return float((link_bytes / self.network.capacity_bytes_per_s).max(initial=0.0))
+
+    def _alone(self, schedule: Schedule, group: tuple[int, ...]) -> _Played:
+        return _Played(schedule, simulate_collective(schedule, self.wires(group), max_work=MAX_WORK))
+
+    def _make(self, first: _Played, groups: Groups) -> Coflow:
+        outcomes, link_bytes = self._all(first, groups)
+        waiting_s = max(o.time_s - self._full_rate_s(o.link_bytes) for o in outcomes)
+        busiest_s = self._full_rate_s(link_bytes)
+        alone_s = max(waiting_s + busiest_s, *(o.time_s for o in outcomes))
+        slowest = max(outcomes, key=lambda o: (bool(o.handed_over), o.time_s))  # an estimate taints the whole axis
+        cost = CollectiveCost(
+            algorithm=first.schedule.algorithm, group_size=len(groups[0]), num_steps=slowest.num_steps,
+            num_messages=slowest.num_messages, sent_bytes_per_rank=max(float(o.sent_bytes.max()) for o in outcomes),
+            alone_s=alone_s, latency_s=alone_s - busiest_s, fidelity=slowest.fidelity,
+            handed_over=slowest.handed_over,
+        )  # fmt: skip
+        asked = link_bytes / busiest_s if busiest_s > 0 else np.zeros_like(link_bytes)
+        return Coflow(
+            latency_s=alone_s - busiest_s, work_s=busiest_s, link_bytes=link_bytes, asked_bytes_per_s=asked, cost=cost
+        )  # fmt: skip
+
+    def _all(self, first: _Played, groups: Groups) -> tuple[list[Outcome], Floats]:
+        """Outcomes of the distinct kinds of groups, each alone, and the bytes that all groups put on links."""
+        one = first.schedule
+        outcomes, link_bytes = [first.outcome], np.zeros_like(first.outcome.link_bytes)
+        if len(groups) == 1:
+            return outcomes, link_bytes + first.outcome.link_bytes
+        for schedule, members in self._by_schedule(one, groups):
+            folded = self._fold(schedule, members)
+            link_bytes = link_bytes + folded.link_chunks * schedule.chunk_bytes
+            kinds = [members[k] for k in np.unique(folded.like).tolist()]
+            outcomes += [self._alone(schedule, group).outcome for group in kinds if group != groups[0]]
+        return outcomes, link_bytes
+
+    def _by_schedule(self, one: Schedule, groups: Groups) -> list[tuple[Schedule, Groups]]:
+        """Groups by what they play: those of one layout play the same schedule."""
+        found: dict[int, tuple[Schedule, list[tuple[int, ...]]]] = {}
+        for group in groups:
+            schedule = self.schedule(one.op, one.algorithm, one.size_bytes, group)
+            found.setdefault(id(schedule.phases), (schedule, []))[1].append(group)
+        return [(schedule, tuple(members)) for schedule, members in found.values()]
+
+    def _fold(self, schedule: Schedule, members: Groups) -> Folded:
+        key = (id(schedule.phases), members)
+        if key not in self._folded:
+            gpus = np.array(members, dtype=np.int64)
+            self._folded[key] = (schedule, fold(self.network, self._routes, schedule, gpus))
+        return self._folded[key][1]
