@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 from simulator.collective_rows import make_field, rows_of
 from simulator.collectives import AUTO
-from simulator.engine.coflow import CoflowMaker
+from simulator.engine.maker import CoflowMaker
 from simulator.engine.run import simulate
-from simulator.errors import NetworkError, ScenarioError
+from simulator.errors import NetworkError
 from simulator.job import Job
 from simulator.network.builders import build_network
+from simulator.network.faults import with_faults
 from simulator.network.graph import Network
+from simulator.network.placement import place_ranks, split
 from simulator.planner import make_job
 from simulator.report.metrics import StepReport, measure
 from simulator.rows import Row
@@ -34,11 +36,13 @@ def cluster_network(scenario: Scenario) -> Network:
     """The scenario's cluster as a network, sized as the scenario says. Raises NetworkError naming the key."""
     cluster = scenario.cluster
     try:
-        return build_network(
+        network = build_network(
             cluster.spec, nodes=cluster.nodes, gpus_per_node=cluster.gpus_per_node, shape=cluster.shape
         )  # fmt: skip
+        return with_faults(network, cluster.faults)
     except NetworkError as error:
-        key = "cluster." if str(error).startswith(("nodes:", "gpus_per_node:", "shape:")) else "cluster.topology: "
+        sized = str(error).startswith(("nodes:", "gpus_per_node:", "shape:", "faults"))
+        key = "cluster." if sized else "cluster.topology: "
         raise NetworkError(f"{key}{error}") from None
 
 
@@ -56,16 +60,20 @@ def answer_step(scenario: Scenario) -> StepAnswer:
 
 
 def answer_collective(scenario: Scenario) -> list[Row]:
-    """Time the collective of a scenario that holds one: a row per algorithm, only the fastest for 'auto'.
+    """Time the collective of a scenario that holds one: a row per algorithm; for 'auto' only what the library runs.
 
-    Raises ScenarioError for more ranks than the cluster has GPUs, or an unknown algorithm.
+    Raises ScenarioError for an unknown algorithm, NetworkError for ranks or groups that do not fit the cluster.
     """
     asked = scenario.collective
     assert asked is not None, "a scenario with a model has no collective of its own"
     network = cluster_network(scenario)
-    ranks = asked.ranks or network.num_gpus
-    if ranks > network.num_gpus:
-        raise ScenarioError(f"collective.ranks: {ranks} ranks do not fit on the cluster's {network.num_gpus} GPUs")
+    try:
+        gpus = place_ranks(network, ranks=asked.ranks, nodes=asked.nodes, gpus_per_node=asked.gpus_per_node)
+        size, by = (asked.groups.size, asked.groups.by) if asked.groups else (gpus.size, "block")
+        groups = split(network, gpus, size, by)
+    except NetworkError as error:
+        raise NetworkError(f"collective.{error}") from None
     fidelity = "message" if scenario.engine.fidelity == "message" else "auto"
-    rows = rows_of(make_field(asked.op, ranks, network, [asked.algorithm], fidelity=fidelity), [asked.size])
-    return [row for row in rows if row.fastest or asked.algorithm != AUTO]
+    field = make_field(asked.op, size, network, [asked.algorithm], fidelity=fidelity, groups=groups)
+    rows = rows_of(field, [asked.size])
+    return [row for row in rows if row.picked or asked.algorithm != AUTO]

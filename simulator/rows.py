@@ -10,6 +10,11 @@ class Row:
     """algbw = size / time; busbw = algbw x nccl-tests' factor. wire_bytes_per_rank: most bytes that a rank sends.
 
     root: of broadcast, reduce, scatter and gather; -1 for the others, as nccl-tests prints.
+    groups: how many groups of p ranks ran at the same time; ``time_s`` is that of the slowest of them, the other
+    columns are of one group. fastest_group_s: time of the fastest group.
+    protocol: of the library; 'Simple' where messages are played. picked: what the library runs for this size among the
+    rows' algorithms, the fastest where it has no choice of its own; believed_s: what its own cost model expects, None
+    without one.
     padding_bytes: added so that every rank's slice is equally large; sent, but not counted in algbw.
     """
 
@@ -28,6 +33,33 @@ class Row:
     fidelity: str
     handed_over: str
     fastest: bool
+    groups: int
+    fastest_group_s: float
+    protocol: str
+    picked: bool
+    believed_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """One way in which the library could run a collective, for ``--explain``.
+
+    believed_s: what the library's own cost model expects, None without one; time_s = latency_s + transfer_s by measured
+    constants. picked: what the library runs, and ``chosen_by`` what decides; fastest: the least time_s.
+    """
+
+    op: str
+    p: int
+    size_bytes: float
+    algorithm: str
+    protocol: str
+    believed_s: float | None
+    time_s: float
+    latency_s: float
+    transfer_s: float
+    picked: bool
+    fastest: bool
+    chosen_by: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

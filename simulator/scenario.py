@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from simulator.errors import ScenarioError, UnsupportedError
+from simulator.fault import Fault
 from simulator.fields import (
     Bytes,
     BytesOrZero,
@@ -29,6 +30,7 @@ from simulator.fields import (
     Text,
     errors_at,
 )
+from simulator.library import AnyLibrary
 from simulator.model_spec import LayersModel, Model, PresetModel
 from simulator.problems import nearest
 from simulator.topology import AnyTopology, TopologySpec
@@ -79,6 +81,15 @@ class Cluster(Frozen):
     gpus_per_node: Count | None = Field(default=None, description="GPUs used in each host")
     shape: Annotated[Items[Count], Field(min_length=1, max_length=3)] | None = Field(
         default=None, description="for a torus: its length along each axis, such as [4, 4, 4]"
+    )
+    faults: Items[Fault] = Field(
+        default=(), description="slow or missing links: [{node: 2, bandwidth: 50%}, {link: [a, b], removed: true}]"
+    )
+
+    library: str | AnyLibrary | None = Field(
+        default=None,
+        description="communication library: nccl, rccl, gloo, xla-tpu, textbook, a file, or a profile; the topology's "
+        "own when left out",
     )
 
     @model_validator(mode="after")
@@ -187,6 +198,17 @@ class Engine(Frozen):
     )
 
 
+class Groups(Frozen):
+    """Ranks in groups of equal size that all run the collective at the same time, on the network they share."""
+
+    size: Count = Field(description="ranks of each group")
+    by: Literal["block", "rail", "stride"] = Field(
+        default="block",
+        description="which ranks make a group: neighbours (block), those of one number in 'size' nodes (rail), or "
+        "every n-th of all (stride)",
+    )
+
+
 class Collective(Frozen):
     """One collective operation by itself."""
 
@@ -195,7 +217,14 @@ class Collective(Frozen):
         description="bytes of the full buffer, counted as nccl-tests counts them"
     )
     algorithm: Text = Field(default="auto", description="name of the algorithm; 'auto' is the fastest that fits")
-    ranks: Count | None = Field(default=None, description="how many GPUs take part; all of the cluster when left out")
+    ranks: Count | None = Field(default=None, description="how many GPUs take part; all that are chosen when left out")
+    nodes: Count | Annotated[Items[Annotated[int, Field(ge=0)]], Field(min_length=1)] | None = Field(
+        default=None, description="how many hosts take part, or which, in which order, such as [0, 1, 32, 33]"
+    )
+    gpus_per_node: Count | None = Field(default=None, description="how many GPUs of each host take part")
+    groups: Groups | None = Field(
+        default=None, description="the ranks in groups that run at the same time, such as {size: 4, by: rail}"
+    )
 
 
 class Scenario(Frozen):

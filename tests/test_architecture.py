@@ -43,19 +43,30 @@ BLOCKS = {
         "pydantic yaml",
     ),
     # input nouns: frozen, no I/O
-    "machines": Block("device topology", "errors fields", "pydantic"),
+    "machines": Block("device fault library topology", "errors fields", "pydantic"),
     "question": Block("preset model_spec scenario", "errors fields problems machines", "pydantic"),
     "schema": Block("schema", "machines question", "pydantic"),
     # files -> input nouns
-    "load": Block("shipped load", "errors problems yaml machines question"),
+    "heads": Block("heads"),
+    "load": Block("shipped load", "errors problems yaml machines question heads"),
     # nouns between the verbs: they know no input and no engine
     "nouns": Block("schedule plan timeline", "errors", "numpy"),
     # topology -> graph; no time, no collectives
     "network": Block("network", "errors problems machines", "networkx numpy"),
+    # the flags of the command line about places -> networks with ranks placed on them
+    "placing": Block("placing", "errors units spans machines network"),
+    # real programs on virtual hosts with shaped links, and the network that stands for them
+    "lab": Block("lab", "errors machines network"),
     # integers -> schedule; no network, no YAML, no clock
     "collectives": Block("collectives", "errors problems nouns", "numpy"),
+    # published measurements as rows, and how far predictions are from them; no engine
+    "measurements": Block("measurements", "yaml collectives", "numpy"),
+    # a user's own nccl-tests log -> rows -> fitted constants; no engine
+    "calibration": Block("calibration", "errors collectives measurements", "numpy"),
+    # a group of ranks -> what its communication library runs and how long that takes; no schedule
+    "tuning": Block("tuning", "machines network", "numpy"),
     # (plan or schedule, network) -> times; the only importer of simpy
-    "engine": Block("engine", "errors nouns network collectives", "numpy simpy"),
+    "engine": Block("engine", "errors machines nouns network collectives tuning", "numpy simpy"),
     # model and strategy -> tasks; no network, no engine
     "training": Block("training", "errors problems machines question nouns load yaml"),
     # a planned step and a timed collective, as nouns for the report
@@ -63,10 +74,16 @@ BLOCKS = {
     # scenario -> plan
     "planner": Block("planner", "errors problems machines question nouns network collectives training results"),
     # collectives over sizes and algorithms -> rows
-    "timing": Block("collective_rows", "errors nouns network collectives engine results", "numpy"),
+    "timing": Block("collective_rows", "errors machines nouns network collectives tuning engine results", "numpy"),
+    # measured rows -> predictions
+    "validation": Block("validation", "load network collectives timing measurements"),
+    # a user's fits -> what a library's shipped profile must be multiplied by
+    "correcting": Block(
+        "corrections", "errors machines load network collectives calibration timing", "numpy"
+    ),
     # values -> numbers, text, JSON, pictures
     "report": Block(
-        "report", "errors units machines question nouns network collectives training results",
+        "report", "errors units machines question nouns network collectives training results measurements",
         "numpy rich matplotlib",
     ),
     # the five calls in one place
@@ -77,8 +94,8 @@ BLOCKS = {
     # the command line: what commands do, and, without importing that, what they accept
     "commands": Block(
         "commands",
-        "errors problems units spans yaml machines question schema load network collectives engine results timing"
-        " report answer sweeps",
+        "errors problems units spans yaml machines question schema load network placing collectives engine results"
+        " timing measurements calibration validation correcting report answer sweeps",
         "click rich",
     ),
     "cli": Block("cli __main__", "errors", "click"),
@@ -92,8 +109,8 @@ ONLY_IN = {
 }
 #: Standard modules that would make a result depend on more than its input, and who may use them.
 IMPURE = {
-    "time": {"commands", "sweeps"}, "datetime": set(), "secrets": set(), "uuid": set(), "socket": set(),
-    "random": {"sweeps"}, "subprocess": set(), "threading": {"sweeps"}, "multiprocessing": {"sweeps"},
+    "time": {"commands", "lab", "sweeps"}, "datetime": set(), "secrets": set(), "uuid": set(), "socket": set(),
+    "random": {"sweeps"}, "subprocess": {"lab"}, "threading": {"sweeps"}, "multiprocessing": {"sweeps"},
     "concurrent": {"sweeps"},
 }  # fmt: skip
 

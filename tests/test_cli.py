@@ -23,6 +23,7 @@ from simulator.cli import schema as schema_command
 from simulator.cli.implementation import implementation
 from simulator.collectives import ALGORITHMS, AUTO, OPERATIONS
 from simulator.engine.collective import FIDELITIES
+from simulator.engine.pricer import LIBRARY
 from simulator.errors import DeadlockError, InternalError
 from simulator.schema import SCHEMAS
 
@@ -398,7 +399,7 @@ def test_what_a_command_accepts_is_what_its_implementation_takes(name: str) -> N
 def test_names_that_help_and_choices_spell_out_are_those_of_the_tables() -> None:
     assert collective.OPERATIONS == OPERATIONS
     assert tuple(dict.fromkeys(name for _, name in ALGORITHMS)) == collective.ALGORITHMS
-    assert collective.FIDELITIES == FIDELITIES
+    assert (FIDELITIES[0], LIBRARY, *FIDELITIES[1:]) == collective.FIDELITIES
     assert tuple(sorted(SCHEMAS)) == schema_command.KINDS
     (algo,) = (parameter for parameter in collective.collective.params if parameter.name == "algo")
     assert algo.default == AUTO
@@ -442,7 +443,7 @@ def test_help_and_wrong_usage_import_nothing_heavy(arguments: tuple[str, ...]) -
     [
         ("simulator ", list(COMMANDS)),
         ("simulator sweep s.yaml --ret", ["--retry-failed"]),
-        ("simulator collective all_reduce --fidelity l", ["lockstep"]),
+        ("simulator collective all_reduce --fidelity l", ["library", "lockstep"]),
         ("simulator schema ", sorted(SCHEMAS)),
     ],
 )
@@ -457,6 +458,7 @@ def test_run_imports_no_plotting() -> None:
     assert "matplotlib" not in python("-c", PRINT_MODULES, "run", SMALL).err.split()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -179,7 +179,7 @@ def test_a_sweep_over_a_collective_finds_ring_slower_than_halving_doubling_for_s
     assert [(row["size_bytes"], row["algorithm"]) for row in rows] == [
         (size, name) for size in (1024, 2**30) for name in ("ring", "halving_doubling")
     ]
-    assert rows[0]["time_s"] > 2 * rows[1]["time_s"]
+    assert rows[0]["time_s"] > 1.5 * rows[1]["time_s"]
 
 
 # ---------------------------------------------------------------- the table

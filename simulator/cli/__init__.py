@@ -18,7 +18,7 @@ from typing import NoReturn
 import click
 
 from simulator import __version__
-from simulator.cli import collective, demo, run, schema, sweep, topology
+from simulator.cli import calibrate, collective, demo, run, schema, sweep, topology, validate
 from simulator.errors import ScenarioError, SimulatorError
 
 #: name -> what it accepts, in the order of ``--help``. What it does is ``simulator.commands.<name>.<name>``.
@@ -27,6 +27,8 @@ COMMANDS: dict[str, click.Command] = {
     "collective": collective.collective,
     "sweep": sweep.sweep,
     "topology": topology.topology,
+    "validate": validate.validate,
+    "calibrate": calibrate.calibrate,
     "demo": demo.demo,
     "schema": schema.schema,
 }

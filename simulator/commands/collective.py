@@ -7,20 +7,19 @@ from pathlib import Path
 
 import click
 
-from simulator.collective_rows import crossovers, make_field, rows_of
+from simulator.collective_rows import Field, crossovers, make_field, rows_of, ways_of
 from simulator.collectives import ALGORITHMS, AUTO, OPERATIONS
 from simulator.engine.vector import NotExactError
 from simulator.errors import ScenarioError, UnitError, UnsupportedError
-from simulator.load import load_topology
-from simulator.network.builders import build_network
-from simulator.network.graph import Network
-from simulator.network.sizing import network_for
+from simulator.load import load_library, load_topology
+from simulator.placing import Asked, Placed, places, words
 from simulator.report.console import console
 from simulator.report.rows_plot import plot_rows
 from simulator.report.rows_text import rows_csv, rows_json, rows_text
 from simulator.report.steps_text import steps_text
-from simulator.rows import Crossover, Row
-from simulator.spans_of_values import rank_counts, sizes_between
+from simulator.report.ways_text import ways_text
+from simulator.rows import Crossover, Row, Way
+from simulator.spans_of_values import sizes_between
 from simulator.topology import TopologySpec
 from simulator.units import format_bandwidth, format_time, parse_bandwidth, parse_time
 
@@ -28,9 +27,10 @@ _ALGORITHM_NAMES = tuple(dict.fromkeys(name for _, name in ALGORITHMS))
 
 
 def collective(
-    op: str, ranks: str, min_bytes: str, max_bytes: str, factor: float, algo: str, topology: str, alpha: str | None,
-    bandwidth: str | None, root: int, fidelity: str, skew: str, show_steps: bool, plot: Path | None, as_json: bool,
-    as_csv: bool,
+    op: str, ranks: str, min_bytes: str, max_bytes: str, factor: float, algo: str, topology: str, library: str | None,
+    alpha: str | None, bandwidth: str | None, nodes: str, gpus_per_node: int | None, groups: str,
+    faults: Sequence[str], root: int, fidelity: str, skew: str, explain: bool, show_steps: bool, plot: Path | None,
+    as_json: bool, as_csv: bool,
 ) -> None:  # fmt: skip
     """Print rows of size, time, algbw and busbw; or, with ``show_steps``, how the data moves.
 
@@ -39,11 +39,14 @@ def collective(
     op = _operation(op)
     if as_json and as_csv:
         raise click.UsageError("--json and --csv exclude each other")
-    if show_steps and (as_json or as_csv or plot):
-        raise click.UsageError("--show-steps prints text; it goes with none of --json, --csv and --plot")
-    spec = _spec(topology, alpha, bandwidth)
-    places = [(p, network_for(spec, p)) for p in rank_counts(ranks, "-p")] if ranks else [_whole(spec)]
-    for p, _ in places:
+    if show_steps and (as_json or as_csv or plot or explain):
+        raise click.UsageError("--show-steps prints text; it goes with none of --json, --csv, --plot and --explain")
+    if explain and as_csv:
+        raise click.UsageError("--explain adds tables; it goes with text and --json, not with --csv")
+    spec = _spec(topology, library, alpha, bandwidth)
+    asked = Asked(ranks, nodes, gpus_per_node, groups, faults)
+    placed, described = places(spec, asked), where(spec) + words(nodes, gpus_per_node, faults)
+    for p, _, _ in placed:
         if not 0 <= root < p:
             raise ScenarioError(f"--root: {root} is not one of the {p} ranks 0 .. {p - 1}")
     sizes = sizes_between(min_bytes, max_bytes, factor)
@@ -51,15 +54,17 @@ def collective(
     if not algorithms:
         raise ScenarioError(f"--algo: no algorithm given; accepted: {', '.join(_ALGORITHM_NAMES)}, all, auto")
     if show_steps:
-        _show(op, places, sizes, algorithms, root)
+        _show(op, placed, sizes, algorithms, root)
         return
     try:
-        rows, crossings = _timed(op, places, sizes, algorithms, root, fidelity, _quantity("--skew", skew, parse_time))
+        fields = _fields(op, placed, algorithms, root, fidelity, _quantity("--skew", skew, parse_time))
+        rows, crossings = _timed(fields, sizes, only_picked=algorithms == [AUTO])
+        ways = [way for field in fields for way in ways_of(field, sizes)] if explain else []
     except NotExactError as reason:
         raise UnsupportedError(f"--fidelity: 'vector' cannot do this exactly: {reason}") from None
     if plot is not None:
-        plot_rows(rows, crossings, where(spec), plot)
-    print_rows(rows, crossings, where(spec), as_json=as_json, as_csv=as_csv)
+        plot_rows(rows, crossings, described, plot)
+    print_rows(rows, crossings, described, ways, as_json=as_json, as_csv=as_csv)
 
 
 def _operation(op: str) -> str:
@@ -68,9 +73,11 @@ def _operation(op: str) -> str:
     return plain.get(op.lower().replace("-", "").replace("_", ""), op)
 
 
-def _spec(topology: str, alpha: str | None, bandwidth: str | None) -> TopologySpec:
+def _spec(topology: str, library: str | None, alpha: str | None, bandwidth: str | None) -> TopologySpec:
     spec = load_topology(topology)
-    changes: dict[str, float] = {}
+    changes: dict[str, object] = {}
+    if library is not None:
+        changes["library"] = load_library(library)
     for key, text, parse in (("alpha", alpha, parse_time), ("bandwidth", bandwidth, parse_bandwidth)):
         if text is None:
             continue
@@ -91,12 +98,6 @@ def _quantity(flag: str, text: str, parse: Callable[[object], float], *, positiv
     return value
 
 
-def _whole(spec: TopologySpec) -> tuple[int, Network]:
-    """All GPUs of the topology as its file has it."""
-    network = build_network(spec)
-    return network.num_gpus, network
-
-
 def where(spec: TopologySpec) -> str:
     """The network in words: its name, and alpha and bandwidth where they say it all."""
     alpha, rate = getattr(spec, "alpha", None), getattr(spec, "bandwidth", None)
@@ -105,44 +106,42 @@ def where(spec: TopologySpec) -> str:
     return f"{spec.name}: {spec.title}" if spec.title else spec.name
 
 
-def _timed(
-    op: str,
-    places: Sequence[tuple[int, Network]],
-    sizes: Sequence[float],
-    algorithms: Sequence[str],
-    root: int,
-    fidelity: str,
-    skew_s: float,
-) -> tuple[list[Row], list[Crossover]]:
+def _fields(
+    op: str, placed: Sequence[Placed], algorithms: Sequence[str], root: int, fidelity: str, skew_s: float
+) -> list[Field]:
+    return [make_field(op, p, network, algorithms, root, fidelity, skew_s, groups) for p, network, groups in placed]
+
+
+def _timed(fields: Sequence[Field], sizes: Sequence[float], *, only_picked: bool) -> tuple[list[Row], list[Crossover]]:
     rows: list[Row] = []
     crossings: list[Crossover] = []
-    for p, network in places:
-        field = make_field(op, p, network, algorithms, root, fidelity, skew_s)
+    for field in fields:
         mine = rows_of(field, sizes)
         crossings += crossovers(field, mine)
-        rows += [row for row in mine if row.fastest] if list(algorithms) == [AUTO] else mine
+        rows += [row for row in mine if row.picked] if only_picked else mine
     return rows, crossings
 
 
-def _show(
-    op: str, places: Sequence[tuple[int, Network]], sizes: Sequence[float], algorithms: Sequence[str], root: int
-) -> None:
-    for p, network in places:
-        for name in make_field(op, p, network, algorithms, root).schedules.values():
+def _show(op: str, placed: Sequence[Placed], sizes: Sequence[float], algorithms: Sequence[str], root: int) -> None:
+    for p, network, groups in placed:
+        for name in make_field(op, p, network, algorithms, root, groups=groups).schedules.values():
             for line in steps_text(name.resized(sizes[0])):
                 click.echo(line)
 
 
 def print_rows(
-    rows: Sequence[Row], crossings: Sequence[Crossover], described: str, *, as_json: bool, as_csv: bool
-) -> None:
+    rows: Sequence[Row], crossings: Sequence[Crossover], described: str, ways: Sequence[Way] = (), *, as_json: bool,
+    as_csv: bool,
+) -> None:  # fmt: skip
     """The rows on stdout."""
     if as_json:
-        click.echo(rows_json(rows, crossings, described))
+        click.echo(rows_json(rows, crossings, described, ways))
         return
     if as_csv:
         click.echo(rows_csv(rows), nl=False)
         return
     out = console()
     for piece in rows_text(rows, crossings, described):
+        out.print(piece)
+    for piece in ways_text(ways):
         out.print(piece)

@@ -10,6 +10,7 @@ import click
 from simulator.answer import StepAnswer, answer_collective, answer_step
 from simulator.commands.collective import print_rows, where
 from simulator.load import load_scenario
+from simulator.placing import words
 from simulator.report.console import bar_character, console
 from simulator.report.step_json import step_json
 from simulator.report.step_text import step_text
@@ -53,5 +54,10 @@ def run_collective(scenario: Scenario, as_json: bool, trace: str | None) -> int:
     """A scenario that holds one collective: the row that ``simulator collective`` would print."""
     if trace is not None:
         raise click.UsageError("--trace shows a training step; this scenario holds a single collective")
-    print_rows(answer_collective(scenario), (), where(scenario.cluster.spec), as_json=as_json, as_csv=False)
+    asked = scenario.collective
+    assert asked is not None, "a scenario with a model has no collective of its own"
+    nodes = str(asked.nodes or "") if isinstance(asked.nodes, int | None) else ",".join(map(str, asked.nodes))
+    placed = words(nodes, asked.gpus_per_node, [fault.words() for fault in scenario.cluster.faults])
+    described = where(scenario.cluster.spec) + placed
+    print_rows(answer_collective(scenario), (), described, as_json=as_json, as_csv=False)
     return 0

@@ -35,7 +35,8 @@ def topology(
     found, half = tiers(network, device), bisection_bytes_per_s(network)
     if svg is not None:
         _write(svg, topology_svg(network, found, spec.title))
-    about = About(title=spec.title, device=device.name if device else None, library_source=spec.library.source)
+    source = network.library.source
+    about = About(title=spec.title, device=device.name if device else None, library_source=source)
     if as_json:
         click.echo(json.dumps(topology_json(network, found, half, about), indent=2))
     else:

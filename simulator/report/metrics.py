@@ -44,6 +44,7 @@ class CollectiveUse:
     message_bytes: float
     count: int
     algorithm: str
+    protocol: str
     fidelity: str
     time_s: float
     exposed_s: float
@@ -158,7 +159,8 @@ def _collectives(comm: Iterable[Span], timeline: Timeline, busy: list[tuple[floa
         factor = bus_factor(task.op, cost.group_size)
         yield CollectiveUse(
             op=task.op, axis=task.axis, purpose=task.purpose, group_size=cost.group_size,
-            message_bytes=task.message_bytes, count=1, algorithm=cost.algorithm, fidelity=cost.fidelity,
+            message_bytes=task.message_bytes, count=1, algorithm=cost.algorithm, protocol=cost.protocol,
+            fidelity=cost.fidelity,
             time_s=span.duration_s, exposed_s=total(minus([(span.start_s, span.end_s)], busy)),
             latency_s=cost.latency_s, wire_bytes_per_rank=cost.sent_bytes_per_rank,
             bus_bytes_per_s=task.message_bytes * factor / span.duration_s if span.duration_s else 0.0,
@@ -171,7 +173,7 @@ def grouped(collectives: Iterable[CollectiveUse]) -> tuple[CollectiveUse, ...]:
     places: dict[tuple[object, ...], int] = {}
     for use in collectives:
         hidden = use.exposed_s <= _HIDDEN * use.time_s
-        key = (use.op, use.axis, use.message_bytes, use.algorithm, hidden)
+        key = (use.op, use.axis, use.message_bytes, use.algorithm, use.protocol, hidden)
         if key not in places:
             places[key] = len(joined)
             joined.append(use)
@@ -185,7 +187,7 @@ def _together(one: CollectiveUse, more: CollectiveUse) -> CollectiveUse:
     moved = one.bus_bytes_per_s * one.time_s + more.bus_bytes_per_s * more.time_s
     return CollectiveUse(
         op=one.op, axis=one.axis, purpose=one.purpose, group_size=one.group_size, message_bytes=one.message_bytes,
-        count=count, algorithm=one.algorithm, fidelity=one.fidelity, time_s=time_s,
+        count=count, algorithm=one.algorithm, protocol=one.protocol, fidelity=one.fidelity, time_s=time_s,
         exposed_s=one.exposed_s + more.exposed_s, latency_s=one.latency_s,
         wire_bytes_per_rank=one.wire_bytes_per_rank, bus_bytes_per_s=moved / time_s if time_s else 0.0,
     )  # fmt: skip

@@ -13,20 +13,24 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from simulator.rows import Crossover, Row
+from simulator.rows import Crossover, Row, Way
 from simulator.units import format_bytes
 
 SCHEMA_VERSION = 1
 _FLOAT32 = 4
+#: The fidelity of rows that a library's cost model gives.
+LIBRARY = "library"
 
 
 def rows_text(rows: Sequence[Row], crossings: Sequence[Crossover], where: str) -> Iterator[RenderableType]:
     """A table per number of ranks, the fastest algorithm of each size marked, and the crossovers."""
     yield Text(f"# {where}")
     yield Text("# time of one call, out of place; GB/s = 1e9 B/s; busbw as nccl-tests; * = fastest of the algorithms")
-    for p in dict.fromkeys(row.p for row in rows):
+    if any(row.fidelity == LIBRARY for row in rows):
+        yield Text("# > = what the library runs; library times are its cost model with measured constants")
+    for key in dict.fromkeys((row.p, row.groups) for row in rows):
         yield ""
-        yield _table([row for row in rows if row.p == p])
+        yield _table([row for row in rows if (row.p, row.groups) == key])
     if crossings:
         yield ""
         yield _crossings(crossings)
@@ -34,29 +38,34 @@ def rows_text(rows: Sequence[Row], crossings: Sequence[Crossover], where: str) -
 
 
 def _table(rows: Sequence[Row]) -> Table:
-    table = Table(
-        title=f"{rows[0].op}, {rows[0].p} rank{'s' if rows[0].p > 1 else ''}", title_justify="left", box=None,
-        title_style="bold", pad_edge=False,
-    )  # fmt: skip
+    ranks, groups = f"{rows[0].p} rank{'s' if rows[0].p > 1 else ''}", rows[0].groups
+    title = f"{rows[0].op}, {ranks}" if groups == 1 else f"{rows[0].op}, {groups} groups of {ranks} at once"
+    table = Table(title=title, title_justify="left", box=None, title_style="bold", pad_edge=False)
     for name in ("size(B)", "count", "type", "redop", "root"):
         table.add_column(name, justify="right")
     table.add_column("algorithm")
+    if any(row.fidelity == LIBRARY for row in rows):
+        table.add_column("protocol")
     for name in ("steps", "time(us)", "algbw(GB/s)", "busbw(GB/s)"):
         table.add_column(name, justify="right")
+    if groups > 1:
+        table.add_column("fastest group(us)", justify="right")
     table.add_column("")
     several = len({row.algorithm for row in rows}) > 1
+    protocols = any(row.fidelity == LIBRARY for row in rows)
     for row in rows:
-        table.add_row(*_cells(row, several))
+        table.add_row(*_cells(row, several, protocols))
     return table
 
 
-def _cells(row: Row, several: bool) -> tuple[str, ...]:
+def _cells(row: Row, several: bool, protocols: bool) -> tuple[str, ...]:
     reduces = row.op in {"all_reduce", "reduce", "reduce_scatter"}
     return (
         f"{row.size_bytes:.0f}", f"{row.size_bytes // _FLOAT32:.0f}", "float", "sum" if reduces else "none",
-        str(row.root), row.algorithm, str(row.steps), f"{row.time_s * 1e6:.2f}",
+        str(row.root), row.algorithm, *([row.protocol] if protocols else []), str(row.steps), f"{row.time_s * 1e6:.2f}",
         f"{row.algbw_bytes_per_s / 1e9:.2f}", f"{row.busbw_bytes_per_s / 1e9:.2f}",
-        "*" if several and row.fastest else "",
+        *([f"{row.fastest_group_s * 1e6:.2f}"] if row.groups > 1 else []),
+        ("*" if several and row.fastest else "") + (">" if several and row.picked and row.fidelity == LIBRARY else ""),
     )  # fmt: skip
 
 
@@ -81,17 +90,28 @@ def _notes(rows: Sequence[Row]) -> Iterator[Text]:
     if handed:
         kinds = " or ".join(dict.fromkeys(row.fidelity for row in handed))
         yield Text(f"# {len(handed)} rows by the {kinds} engine, not the exact vector engine: {handed[0].handed_over}")
+    if any(row.groups > 1 for row in rows):
+        yield Text("# groups run at the same time: time and bandwidths are those of the slowest")
+    if any(row.fidelity == LIBRARY for row in rows):
+        played = dict.fromkeys(row.algorithm for row in rows if row.fidelity != LIBRARY and row.p > 1)
+        if played:
+            yield Text(
+                f"# {', '.join(played)}: not the library's, so played on bare links, which pay for no kernel, no ramp: "
+                "not compared"
+            )
     if any(row.p == 1 for row in rows):
         yield Text("# one rank moves nothing: its time is the launch, its bus bandwidth 0")
 
 
-def rows_json(rows: Sequence[Row], crossings: Sequence[Crossover], where: str) -> str:
-    """``{"schema_version", "kind", "network", "rows": [...], "crossovers": [...]}``."""
+def rows_json(rows: Sequence[Row], crossings: Sequence[Crossover], where: str, ways: Sequence[Way] = ()) -> str:
+    """``{"schema_version", "kind", "network", "rows": [...], "crossovers": [...]}``, and "ways" where asked for."""
     value: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION, "kind": "collective", "network": where,
-        "rows": [{**asdict(row), "protocol": "simple"} for row in rows],
+        "rows": [asdict(row) for row in rows],
         "crossovers": [asdict(c) for c in crossings],
     }  # fmt: skip
+    if ways:
+        value["ways"] = [asdict(way) for way in ways]
     return json.dumps(value, indent=2)
 
 

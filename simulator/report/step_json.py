@@ -60,6 +60,5 @@ def step_json(report: StepReport, job: Job, wall_s: float) -> dict[str, Any]:
 
 def _use(use: Any) -> dict[str, Any]:
     entry = asdict(use)
-    entry["protocol"] = "simple"
     entry["busbw_bytes_per_s"] = entry.pop("bus_bytes_per_s")
     return entry

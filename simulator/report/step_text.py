@@ -20,6 +20,8 @@ _MOST_LINKS = 4
 _WIDEST_NAME = 48
 #: Above this many nodes the latency of textbook algorithms dominates what NCCL would do.
 _TRUSTED_NODES = 32
+#: The fidelity of collectives that a library's cost model gives.
+LIBRARY = "library"
 _BAR = 28
 
 
@@ -41,9 +43,9 @@ def step_text(report: StepReport, job: Job, network: Network, block: str) -> Ite
         yield ""
         yield _links(report)
     yield ""
-    if network.num_nodes > _TRUSTED_NODES:
+    if network.num_nodes > _TRUSTED_NODES and any(use.fidelity != LIBRARY for use in report.collectives):
         yield Text(
-            f"note: beyond {_TRUSTED_NODES} nodes NCCL's own trees take far fewer steps than the textbook algorithms "
+            f"note: beyond {_TRUSTED_NODES} nodes a library's own trees take far fewer steps than the schedules played "
             "here: read exposed communication as an upper end"
         )
     yield Text(_engine(report), style="dim")
@@ -156,7 +158,8 @@ def _collective_row(use: CollectiveUse) -> tuple[str, ...]:
     short = what if len(what) <= _WIDEST_NAME else what[: _WIDEST_NAME - 3] + "..."
     return (
         short, str(use.count), format_bytes(use.message_bytes, 3),
-        use.algorithm, format_bandwidth(use.bus_bytes_per_s, 3), format_time(use.time_s, 3),
+        f"{use.algorithm}/{use.protocol}" if use.fidelity == LIBRARY else use.algorithm,
+        format_bandwidth(use.bus_bytes_per_s, 3), format_time(use.time_s, 3),
         format_time(use.exposed_s, 3) if use.exposed_s > 1e-9 * use.time_s else "hidden",
     )  # fmt: skip
 

@@ -37,9 +37,8 @@ def steps_text(schedule: Schedule) -> Iterator[str]:
     yield from _ranks("start", schedule, state)
     moved = steps(schedule)
     for number, after in enumerate(play(schedule, state), start=1):
-        src, dst, chunk, reduce = next(moved)
-        verb = "adds" if reduce else "takes"
-        sends = [f"{s} -> {d} {verb} [{c}]" for s, d, c in zip(src.tolist(), dst.tolist(), chunk.tolist(), strict=True)]
+        moves = zip(*(column.tolist() for column in next(moved)), strict=True)
+        sends = [f"{s} -> {d} {'adds' if reduce else 'takes'} [{c}]" for s, d, c, reduce in moves]
         yield from _ranks(f"step {number}: {', '.join(sends)}", schedule, after)
 
 

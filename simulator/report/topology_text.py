@@ -49,7 +49,7 @@ def topology_table(
     notes = Text("bisection bandwidth  ")
     notes.append(f"{rate} usable, first half of the GPUs ({half:,}) to the rest\n" if half else "none (one GPU)\n")
     notes.append(
-        f"library  {network.library}: {units.format_time(network.message_overhead_s, 3)} a message, "
+        f"library  {network.library.name}: {units.format_time(network.message_overhead_s, 3)} a message, "
         f"{units.format_time(network.collective_launch_s, 3)} a collective\n"
         "links count directions; rates are per direction and per link, GB = 1e9; usable = what payload reaches;\n"
         "per GPU = the nominal rate when all GPUs send at once; FLOP/byte = dense bf16 peak / that rate\n"
@@ -91,7 +91,7 @@ def topology_json(
         "links": len(network.link_names),
         "bisection_bytes_per_s": bisection_bytes_per_s,
         "library": {
-            "name": network.library,
+            "name": network.library.name,
             "message_overhead_s": network.message_overhead_s,
             "collective_launch_s": network.collective_launch_s,
             "source": about.library_source,
