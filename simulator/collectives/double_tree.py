@@ -87,13 +87,12 @@ def _steps(above: Ints, ready: int) -> tuple[Ints, Ints]:
 
 def all_reduce(layout: Layout, size_bytes: float) -> Schedule:
     """Channel c enters and leaves a node at the local rank of its NIC; without whole nodes every rank is a node."""
-    nodes, g = layout.grid if layout.whole_nodes else (layout.num_ranks, 1)
-    both = trees(nodes, g - 1)
+    sizes = _node_sizes(layout)
+    both = trees(len(sizes), int(sizes.max()) - 1)
     parts = []
     for channel in range(layout.channels):
-        chain = (channel * max(1, g // layout.channels) + np.arange(g)) % g
         for number, tree in enumerate(both):
-            parts += _tree_edges(tree, chain, channel * len(both) + number)
+            parts += _tree_edges(tree, sizes, channel / layout.channels, channel * len(both) + number)
     num_chunks = layout.channels * len(both) * layout.pieces
     return Schedule(
         op="all_reduce", algorithm="double_tree", num_ranks=layout.num_ranks, root=0, size_bytes=size_bytes,
@@ -102,16 +101,35 @@ def all_reduce(layout: Layout, size_bytes: float) -> Schedule:
     )  # fmt: skip
 
 
-def _tree_edges(tree: Tree, chain: Ints, group: int) -> list[Edges]:
-    """One tree of one channel: along each node's chain to its head, from head to head, and all the way back."""
-    g, head = len(chain), int(chain[0])
-    child, parent = tree.child * g + head, tree.parent * g + head
-    first = tree.node[:, None] * g
-    near, far = (first + chain[:-1]).ravel(), (first + chain[1:]).ravel()
-    hop = np.broadcast_to(np.arange(1, g), (len(tree.node), g - 1))
+def _node_sizes(layout: Layout) -> Ints:
+    """Ranks of each node; every rank is a node where nodes do not matter."""
+    if layout.node_sizes is not None:
+        return np.array(layout.node_sizes, dtype=np.int64)
+    nodes, g = layout.grid if layout.whole_nodes else (layout.num_ranks, 1)
+    return np.full(nodes, g, dtype=np.int64)
+
+
+def _tree_edges(tree: Tree, sizes: Ints, turn: float, group: int) -> list[Edges]:
+    """One tree of one channel: along each node's chain to its head, from head to head, and all the way back.
+
+    sizes: (num_nodes,). turn: share of a node's ranks that the head is turned by, so that channels use all NICs.
+    """
+    starts, turned = np.cumsum(sizes) - sizes, (turn * sizes).astype(np.int64)
+
+    def rank(node: Ints, hop: Ints | int) -> Ints:
+        return starts[node] + (turned[node] + hop) % sizes[node]
+
+    deepest = int(sizes.max())
+    hops = np.tile(np.arange(1, deepest), (len(sizes), 1))
+    nodes = np.repeat(tree.node[:, None], deepest - 1, axis=1)
+    inside = hops < sizes[nodes]
+    node, hop = nodes[inside], hops[inside]
+    near, far = rank(node, hop - 1), rank(node, hop)
+    child, parent = rank(tree.child, 0), rank(tree.parent, 0)
+    arrives = np.repeat(tree.down[:, None], deepest - 1, axis=1)[inside]
     return [
-        edges(far, near, (g - 1 - hop).ravel(), group, reduce=True),
+        edges(far, near, deepest - 1 - hop, group, reduce=True),
         edges(child, parent, tree.up[1:], group, reduce=True),
         edges(parent, child, tree.down[1:], group, reduce=False),
-        edges(near, far, (tree.down[:, None] + hop).ravel(), group, reduce=False),
+        edges(near, far, arrives + hop, group, reduce=False),
     ]

@@ -21,6 +21,7 @@ class Layout:
     channels: parallel rings, each leaving a node by its own NIC.
     torus_shape: length of each torus axis (row-major rank order), product = num_ranks; None off a torus.
     torus_wrap: which axes join their ends; None when all do.
+    node_sizes: ranks of each node where nodes hold unequal numbers of them, neighbours again; else None.
     meshed: every two ranks of a node (or of all, without nodes) have a link of their own.
     pieces: pieces that pipelined algorithms cut what a channel carries into, at least 1.
     """
@@ -33,6 +34,7 @@ class Layout:
     torus_wrap: tuple[bool, ...] | None = None
     pieces: int = DEFAULT_PIECES
     meshed: bool = False
+    node_sizes: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         assert self.num_ranks >= 1, "a collective needs a rank"
@@ -40,6 +42,7 @@ class Layout:
         assert self.torus_shape is None or math.prod(self.torus_shape) == self.num_ranks
         assert self.torus_wrap is None or len(self.torus_wrap) == len(self.torus_shape or ())
         assert self.pieces >= 1, "a buffer is at least one piece"
+        assert self.node_sizes is None or sum(self.node_sizes) == self.num_ranks
 
     @property
     def whole_nodes(self) -> bool:

@@ -22,6 +22,8 @@ def orders(layout: Layout) -> Ints:
     p, per_node = layout.num_ranks, layout.ranks_per_node
     if layout.meshed and p > 2 and per_node in {None, p}:
         return mesh_orders(p)
+    if layout.node_sizes is not None:
+        return np.array([_uneven_order(layout.node_sizes, c, layout.channels) for c in range(layout.channels)])
     if layout.channels == 1 or per_node is None or p % per_node or p == per_node:
         return np.tile(np.arange(p, dtype=np.int64), (layout.channels, 1))
     stride = max(1, per_node // layout.channels)
@@ -39,6 +41,14 @@ def mesh_orders(p: int) -> Ints:
     turns = (_zigzag(p - 1)[None, :] + np.arange(p - 1)[:, None]) % (p - 1)
     there = np.concatenate([np.full((p - 1, 1), p - 1, dtype=np.int64), turns], axis=1)
     return np.concatenate([there, there[:, ::-1]])
+
+
+def _uneven_order(node_sizes: tuple[int, ...], channel: int, channels: int) -> Ints:
+    """Node after node, each turned so that the channels enter and leave it at different local ranks."""
+    starts = np.cumsum([0, *node_sizes[:-1]])
+    turned = [start + (channel * size // channels + np.arange(size)) % size
+              for start, size in zip(starts.tolist(), node_sizes, strict=True)]  # fmt: skip
+    return np.concatenate(turned)
 
 
 def _zigzag(count: int) -> Ints:

@@ -81,17 +81,19 @@ def layout_of(network: Network, gpus: Ints) -> Layout:
     often. The GPUs of an NVLink domain are one node, be it a rack.
     """
     nodes = _domains(network)[gpus]
-    counts = np.bincount(nodes)
-    counts = counts[counts > 0]
-    together = np.count_nonzero(np.diff(nodes)) + 1 == len(counts)  # each node's ranks are neighbours
-    even = together and len(counts) > 1 and len(set(counts.tolist())) == 1
+    changes = np.flatnonzero(np.diff(nodes)) + 1
+    sizes = np.diff([0, *changes.tolist(), len(nodes)])
+    together = len(sizes) > 1 and len(sizes) == len(set(nodes.tolist()))  # each node's ranks are neighbours
+    even = together and len(set(sizes.tolist())) == 1
+    one_node = len(sizes) == 1
     whole_torus = network.torus_shape if len(gpus) == network.num_gpus else None
-    per_node = int(counts[0]) if even else None
-    striped = per_node is not None and network.rails > 0 and _any_order(network, gpus)
+    striped = together and network.rails > 0 and _any_order(network, gpus)
     return Layout(
-        num_ranks=len(gpus), ranks_per_node=per_node, channels=_nics_per_node(network, gpus) if striped else 1,
+        num_ranks=len(gpus), ranks_per_node=int(sizes[0]) if even else None,
+        node_sizes=tuple(sizes.tolist()) if together and not even else None,
+        channels=_nics_per_node(network, gpus) if striped else 1,
         torus_shape=whole_torus, torus_wrap=network.torus_wrap if whole_torus else None,
-        meshed=(even or len(counts) == 1) and network.torus_shape is None and _meshed(network, gpus),
+        meshed=(even or one_node) and network.torus_shape is None and _meshed(network, gpus),
     )  # fmt: skip
 
 
@@ -101,9 +103,9 @@ def _domains(network: Network) -> Ints:
 
 
 def _nics_per_node(network: Network, gpus: Ints) -> int:
-    """NICs that the GPUs of one node have among them, on the node with most: at most one per GPU, at least 1."""
+    """NICs that the GPUs of a node have among them, on the node with fewest: at most one per GPU, at least 1."""
     kind, successors = network.graph.nodes, network.graph.successors
     nics: dict[int, set[str]] = {}
     for gpu, node in zip(gpus.tolist(), _domains(network)[gpus].tolist(), strict=True):
         nics.setdefault(node, set()).update(n for n in successors(network.gpus[gpu]) if kind[n]["kind"] == "nic")
-    return max(1, *(len(found) for found in nics.values()))
+    return max(1, min(len(found) for found in nics.values()))

@@ -32,7 +32,7 @@ def native(op: str, shape: Shape, library: NcclLibrary) -> tuple[str, ...]:
         return ("ring",)
     choice = library.choice
     reduces = choice is not None and caps_of(shape, choice).nvls_efficiency is not None and shape.nvswitch
-    nvls = reduces and shape.ranks_per_node >= 2
+    nvls = reduces and shape.ranks_per_node >= 2 and shape.even
     in_node = ("nvls",) if nvls and shape.num_nodes == 1 else ()
     if op == "all_reduce":
         return ("ring", "double_tree", *in_node, *(("nvls_tree",) if nvls and shape.num_nodes > 1 else ()))

@@ -32,8 +32,14 @@ def shape_of(network: Network, gpus: Ints) -> Shape | None:
         num_ranks=len(gpus), num_nodes=len(domains), ranks_per_node=len(gpus) / len(domains),
         link="nvlink" if switched or _meshed(network, names) else "pcie", nvswitch=switched, nics=nics,
         nic_bytes_per_s=rate, gpu_bytes_per_s=per_gpu, generation=network.generation, fabric=network.fabric,
-        cpu=network.cpu,
+        cpu=network.cpu, even=_even(network.domain_of_gpu[gpus]),
     )  # fmt: skip
+
+
+def _even(domains: Ints) -> bool:
+    """Whether every domain holds equally many ranks, one after the other."""
+    each = len(domains) // max(1, len(np.unique(domains)))
+    return len(domains) % each == 0 and bool((domains.reshape(-1, each) == domains[::each, None]).all())
 
 
 def _inside(network: Network, names: list[str]) -> tuple[bool, float]:

@@ -14,7 +14,7 @@ class Shape:
 
     ranks_per_node: mean over the nodes, as NCCL takes it. link: what joins the ranks of a node. nics: NICs that the
     ranks of one node use; nic_bytes_per_s the nominal rate of one. gpu_bytes_per_s: nominal rate of one GPU's links
-    inside the node. one_nic_both_ways: one GPU drives a NIC in both directions (one rank per node).
+    inside the node. even: every node holds equally many ranks, which are neighbours.
     """
 
     num_ranks: int
@@ -28,6 +28,7 @@ class Shape:
     generation: Generation
     fabric: Fabric
     cpu: Cpu = "other"
+    even: bool = True
 
     @property
     def tier(self) -> int:
