@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from simulator.fields import Bandwidth, Bytes, Frozen, Items, Ratio, Share, Time, TimeOrZero, errors_at
+from simulator.library_rules import families_without_row, missing_constants
 
 Text = Annotated[str, Field(min_length=1)]
 Source = Annotated[str, Field(min_length=3, description="where the numbers of this block come from")]
@@ -173,6 +174,17 @@ class NcclLibrary(Frozen):
     choice: Choice | None = None
     measured: Measured
     source: Source
+
+    @model_validator(mode="after")
+    def _says_all_that_its_algorithms_need(self) -> NcclLibrary:
+        problems = [
+            *missing_constants(self.measured, self.choice, self.protocols),
+            *families_without_row(self.measured.family, self.measured.generations, ("measured",)),
+            *(families_without_row(self.choice.family, self.choice.caps, ("choice",)) if self.choice else ()),
+        ]
+        if problems:
+            raise errors_at("NcclLibrary", *problems)
+        return self
 
 
 class FittedPoint(Frozen):

@@ -43,7 +43,7 @@ BLOCKS = {
         "pydantic yaml",
     ),
     # input nouns: frozen, no I/O
-    "machines": Block("device fault library topology", "errors fields", "pydantic"),
+    "machines": Block("device fault library_rules library topology", "errors fields", "pydantic"),
     "question": Block("preset model_spec scenario", "errors fields problems machines", "pydantic"),
     "schema": Block("schema", "machines question", "pydantic"),
     # files -> input nouns

@@ -163,3 +163,32 @@ def test_a_scenario_may_name_another_library_than_its_topology() -> None:
     assert load_scenario("ddp-llama-1b-16xh100", given).cluster.spec.library.name == "textbook"
     with pytest.raises(ScenarioError, match="did you mean 'nccl'"):
         load_scenario("ddp-llama-1b-16xh100", ["cluster.library=ncc"])
+
+
+RCCL = shipped.library_file("rccl").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            ("        double_tree: [0.6 us, 1.25 us, 4 us]\n", ""),
+            "measured.generations.cdna3.nvlink.double_tree: missing key",
+        ),
+        (("        p2p: *netring\n", ""), "measured.fabrics.roce.ramps.p2p: missing key"),
+        (("[[1 us, 10%], [4 us, 20%]", "[[4 us, 10%], [4 us, 20%]"), "ramps.LL: the times of its points must rise"),
+        (("{cdna2: cdna3}", "{cdna2: hopper}"), "measured.family.cdna2: 'hopper' has no row; there are cdna3"),
+        (("ll_cap: 80 GB/s", "ll_cap: 80"), "ll_cap"),
+    ],
+)
+def test_a_library_that_lacks_a_constant_is_refused_with_its_place(
+    change: tuple[str, str], message: str, tmp_path: Path
+) -> None:
+    """Else the first collective that needs it would fail, long after the file was read."""
+    assert change[0] in RCCL
+    path = tmp_path / "mine.yaml"
+    path.write_text(RCCL.replace(*change))
+    with pytest.raises(ScenarioError) as error:
+        load_library(str(path))
+    assert message in str(error.value)
+    assert str(error.value).startswith(f"{path}:")
