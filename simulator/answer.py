@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
-from simulator.collective_rows import make_field, rows_of
+from simulator.collective_rows import Field, make_field, rows_of
 from simulator.collectives import AUTO
 from simulator.engine.maker import CoflowMaker
 from simulator.engine.run import simulate
-from simulator.errors import NetworkError
+from simulator.errors import NetworkError, ScenarioError
 from simulator.job import Job
 from simulator.network.builders import build_network
 from simulator.network.faults import with_faults
-from simulator.network.graph import Network
+from simulator.network.graph import Ints, Network
 from simulator.network.placement import place_ranks, split
 from simulator.planner import make_job
 from simulator.report.metrics import StepReport, measure
 from simulator.rows import Row
-from simulator.scenario import Scenario
+from simulator.scenario import Collective, Scenario
 from simulator.timeline import Timeline
 
 
@@ -33,7 +34,7 @@ class StepAnswer:
 
 
 def cluster_network(scenario: Scenario) -> Network:
-    """The scenario's cluster as a network, sized as the scenario says. Raises NetworkError naming the key."""
+    """The scenario's cluster as a network, sized as the scenario says. Raises NetworkError naming line and key."""
     cluster = scenario.cluster
     try:
         network = build_network(
@@ -41,9 +42,18 @@ def cluster_network(scenario: Scenario) -> Network:
         )  # fmt: skip
         return with_faults(network, cluster.faults)
     except NetworkError as error:
-        sized = str(error).startswith(("nodes:", "gpus_per_node:", "shape:", "faults"))
-        key = "cluster." if sized else "cluster.topology: "
-        raise NetworkError(f"{key}{error}") from None
+        raise NetworkError(_placed(scenario, "cluster", "topology", str(error))) from None
+
+
+def _placed(scenario: Scenario, block: str, otherwise: str, message: str) -> str:
+    """``nodes: 9: ...`` or ``faults[0]: ...`` with file, line and block of the key that it begins with; without one it
+    is about the key ``otherwise``.
+    """
+    found = re.match(r"(nodes|gpus_per_node|shape|faults|ranks|groups)(?:\[(\d+)\])?: ", message)
+    if found is None:
+        return scenario.describe((block, otherwise), message)
+    item = () if found[2] is None else (int(found[2]),)
+    return scenario.describe((block, found[1], *item), message[found.end() :])
 
 
 def answer_step(scenario: Scenario) -> StepAnswer:
@@ -62,7 +72,8 @@ def answer_step(scenario: Scenario) -> StepAnswer:
 def answer_collective(scenario: Scenario) -> list[Row]:
     """Time the collective of a scenario that holds one: a row per algorithm; for 'auto' only what the library runs.
 
-    Raises ScenarioError for an unknown algorithm, NetworkError for ranks or groups that do not fit the cluster.
+    Raises ScenarioError for an unknown algorithm, NetworkError for ranks or groups that do not fit the cluster; both
+    name line and key.
     """
     asked = scenario.collective
     assert asked is not None, "a scenario with a model has no collective of its own"
@@ -72,8 +83,16 @@ def answer_collective(scenario: Scenario) -> list[Row]:
         size, by = (asked.groups.size, asked.groups.by) if asked.groups else (gpus.size, "block")
         groups = split(network, gpus, size, by)
     except NetworkError as error:
-        raise NetworkError(f"collective.{error}") from None
-    fidelity = "message" if scenario.engine.fidelity == "message" else "auto"
-    field = make_field(asked.op, size, network, [asked.algorithm], fidelity=fidelity, groups=groups)
-    rows = rows_of(field, [asked.size])
+        raise NetworkError(_placed(scenario, "collective", "ranks", str(error))) from None
+    rows = rows_of(_field(scenario, asked, network, groups), [asked.size])
     return [row for row in rows if row.picked or asked.algorithm != AUTO]
+
+
+def _field(scenario: Scenario, asked: Collective, network: Network, groups: Ints) -> Field:
+    fidelity = "message" if scenario.engine.fidelity == "message" else "auto"
+    try:
+        return make_field(asked.op, groups.shape[1], network, [asked.algorithm], fidelity=fidelity, groups=groups)
+    except ScenarioError as error:
+        message = str(error).replace("--library textbook", "cluster.library=textbook")
+        key = "op" if asked.algorithm == AUTO else "algorithm"
+        raise type(error)(scenario.describe(("collective", key), message)) from None

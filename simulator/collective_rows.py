@@ -116,6 +116,10 @@ def make_field(
     names = _without_kernels_it_lacks(op, names, network, gpus)
     if "torus" in names and layout.torus_shape is None:
         raise ScenarioError(f"algorithm 'torus' needs all the chips of a torus; '{network.name}' is {network.kind}")
+    if "hierarchical" in names and layout.node_sizes is not None:
+        if set(names) == {"hierarchical"}:
+            raise ScenarioError("algorithm 'hierarchical' needs equally many ranks on every node")
+        names.remove("hierarchical")
     in_switches = [name for name in names if name in IN_SWITCHES]
     if in_switches and not on_nvswitches(network, gpus):
         raise ScenarioError(f"algorithm '{in_switches[0]}' needs GPUs on NVSwitches; '{network.name}' has none")
@@ -180,7 +184,8 @@ def _all(op: str, layout: Layout, network: Network, gpus: Ints) -> tuple[str, ..
         left_out |= IN_SWITCHES
     if layout.num_ranks > MAX_DIRECT_IN_ALL:
         left_out.add("direct")
-    return tuple(name for name in algorithms_of(op) if name not in left_out)
+    every = algorithms_of(operation_run(op, network))
+    return tuple(name for name in every if name not in left_out) or every
 
 
 def rows_of(field: Field, sizes: Sequence[float]) -> list[Row]:
@@ -212,7 +217,8 @@ def _row(field: Field, name: str, size: float, number: int, times: GroupTimes, f
         busbw_bytes_per_s=algbw * bus_factor(field.op, field.p), steps=schedule.num_steps,
         messages=schedule.num_messages, wire_bytes_per_rank=float(schedule.sent_bytes().max()),
         fidelity=times.fidelity, handed_over=times.handed_over, fastest=fastest, groups=field.num_groups,
-        fastest_group_s=float(times.fastest_s[number]), protocol=option.protocol if option else "Simple",
+        fastest_group_s=float(times.fastest_s[number]), library=field.wires.network.library.name,
+        protocol=option.protocol if option else "Simple",
         picked=name == run.algorithm if run else fastest, believed_s=option.believed_s if option else None,
     )  # fmt: skip
 

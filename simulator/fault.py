@@ -60,6 +60,8 @@ class Fault(Frozen):
 def _problems(data: dict[str, Any]) -> list[tuple[tuple[str | int, ...], str]]:
     if any(key not in Fault.model_fields for key in data):
         return []  # misspelt, which is reported as an unknown key
+    if not data:
+        return [((), "is empty; say where (node, part or link) and what, such as {node: 2, bandwidth: 50%}")]
     problems: list[tuple[tuple[str | int, ...], str]] = []
     given = [key for key in PLACES if data.get(key) is not None]
     if len(given) != 1:

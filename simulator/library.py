@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from simulator.fields import Bandwidth, Bytes, Frozen, Items, Ratio, Share, Time, TimeOrZero, errors_at
-from simulator.library_rules import families_without_row, missing_constants
+from simulator.library_rules import families_without_row, missing_beliefs, missing_constants, unknown_algorithms
 
 Text = Annotated[str, Field(min_length=1)]
 Source = Annotated[str, Field(min_length=3, description="where the numbers of this block come from")]
@@ -24,24 +24,36 @@ PROTOCOLS: tuple[Protocol, ...] = ("LL", "LL128", "Simple")
 Generation = Literal["volta", "turing", "ampere", "ada", "hopper", "blackwell", "cdna2", "cdna3"]
 Fabric = Literal["infiniband", "roce", "efa", "slingshot", "slingshot_rdzv", "ethernet"]
 
-Cpu = Literal["intel", "amd", "other"]
+Cpu = Literal["intel", "amd", "arm", "other"]
 
 #: Seconds with LL, LL128 and Simple.
 ByProtocol = Annotated[tuple[TimeOrZero, TimeOrZero, TimeOrZero], Field(strict=False)]
 #: Rates with one node, two nodes, and more.
 ByNodes = Annotated[tuple[Bandwidth, Bandwidth, Bandwidth], Field(strict=False)]
 #: (time, share): a transfer that takes this time at full rate really runs at this share of it. From short to long;
-#: log-linear between, flat outside. By time and not by size, so that one ramp serves links of any rate.
+#: a power law between, flat outside. By time and not by size, so that one ramp serves links of any rate.
 Ramp = Annotated[tuple[Annotated[tuple[Time, Share], Field(strict=False)], ...], Field(strict=False, min_length=1)]
 
 
-#: (message bytes, measured time / model's time); log-linear between, flat outside.
+#: Measured time / model's time.
 Factor = Annotated[float, Field(gt=0, le=1000)]
 Operation = Literal[
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter", "send_recv"
 ]  # fmt: skip
+#: (message bytes, factor); log-linear between, flat outside.
 Correction = Annotated[tuple[Annotated[tuple[Bytes, Factor], Field(strict=False)], ...],
                        Field(strict=False, min_length=1)]  # fmt: skip
+
+
+class Corrections(Frozen):
+    """Factors of an operation by where its ranks are: in one node (an NVLink domain) or on several; None: as it is."""
+
+    one_node: Correction | None = None
+    several_nodes: Correction | None = None
+
+    def over(self, num_nodes: int) -> Correction | None:
+        """The factors that hold for ranks on so many nodes."""
+        return self.one_node if num_nodes == 1 else self.several_nodes
 
 
 class Latencies(Frozen):
@@ -79,7 +91,8 @@ class Caps(Frozen):
 class Choice(Frozen):
     """NCCL's own cost model, which decides the algorithm and the protocol, right or wrong.
 
-    ``family`` names the row of ``caps`` that a generation without one of its own uses.
+    ``family`` names the row of ``caps`` that a generation without one of its own uses. ``tree_correction`` scales the
+    rate of an algorithm by size; ``corrected_on_x86`` names algorithms that take a tree's on such GPUs and x86.
     """
 
     latency: Latencies
@@ -88,6 +101,7 @@ class Choice(Frozen):
     ll_multi_node: Mapping[Cpu, Generation]
     net_overhead: Mapping[Cpu, TimeOrZero]
     tree_correction: Mapping[str, Items[Items[float]]]
+    corrected_on_x86: Mapping[str, Items[Generation]] = {}
     source: Source
 
 
@@ -144,6 +158,8 @@ class AlphaBetaLibrary(Frozen):
 
     ``algorithms`` fixes what runs for an operation (none: the fastest on the network). ``runs_as`` names operations
     that the library performs by another of the same size, as gloo's reduce-scatter performs an all-reduce.
+    ``fabrics``: the kinds of network that it runs over, any when left out; on other machines its bytes would take other
+    ways than the links that are described.
     """
 
     model: Literal["alpha_beta"] = "alpha_beta"
@@ -153,7 +169,15 @@ class AlphaBetaLibrary(Frozen):
     collective_launch: TimeOrZero = 0.0
     algorithms: Mapping[str, str] = {}
     runs_as: Mapping[str, str] = {}
+    fabrics: Items[Fabric] = ()
     source: Source = "closed forms of the textbooks: no software cost"
+
+    @model_validator(mode="after")
+    def _names_what_can_run(self) -> AlphaBetaLibrary:
+        problems = [*unknown_algorithms(self.algorithms, self.runs_as)]
+        if problems:
+            raise errors_at("AlphaBetaLibrary", *problems)
+        return self
 
 
 class NcclLibrary(Frozen):
@@ -161,7 +185,8 @@ class NcclLibrary(Frozen):
 
     ``message_overhead`` and ``collective_launch`` are for algorithms that the library does not have and that a user
     would write with its send and receive. ``corrections`` multiply the time of an operation by the message's size, as
-    a user's own runs say (``simulator calibrate``).
+    a user's own runs say (``simulator calibrate``), never below what the links need for its bytes. ``calibrated_for``:
+    the GPUs of those runs, the only ones that such a library is for.
     """
 
     model: Literal["nccl"]
@@ -170,7 +195,8 @@ class NcclLibrary(Frozen):
     message_overhead: TimeOrZero
     collective_launch: TimeOrZero
     protocols: Items[Protocol] = PROTOCOLS
-    corrections: Mapping[str, Correction] = {}
+    corrections: Mapping[str, Corrections] = {}
+    calibrated_for: Generation | None = None
     choice: Choice | None = None
     measured: Measured
     source: Source
@@ -179,6 +205,7 @@ class NcclLibrary(Frozen):
     def _says_all_that_its_algorithms_need(self) -> NcclLibrary:
         problems = [
             *missing_constants(self.measured, self.choice, self.protocols),
+            *missing_beliefs(self.choice, self.measured, get_args(Cpu)),
             *families_without_row(self.measured.family, self.measured.generations, ("measured",)),
             *(families_without_row(self.choice.family, self.choice.caps, ("choice",)) if self.choice else ()),
         ]
@@ -227,9 +254,9 @@ class FittedOperation(Frozen):
 class CalibratedLibrary(Frozen):
     """A shipped library corrected by the user's own runs, as ``simulator calibrate`` writes it.
 
-    ``base`` is the library and ``topology`` the machine on which its model was compared with the runs.
-    ``corrections``: by operation, [size, measured time / time of the base], sizes ascending; log-linear between, flat
-    outside. ``fits`` say what the runs showed, for people.
+    ``base`` is the library and ``topology`` the machine, with GPUs of ``generation``, on which the two were compared.
+    ``corrections``: by operation and span of its ranks, [size, measured time / time of the base], sizes ascending;
+    log-linear between, flat outside. ``fits`` say what the runs showed, for people.
     """
 
     model: Literal["calibrated"]
@@ -237,17 +264,19 @@ class CalibratedLibrary(Frozen):
     title: str = ""
     base: Text
     topology: Text
-    corrections: Mapping[Operation, Correction]
+    generation: Generation | None = None
+    corrections: Mapping[Operation, Corrections]
     fits: Items[FittedOperation] = ()
     source: Source
 
     @model_validator(mode="after")
     def _sizes_ascend(self) -> CalibratedLibrary:
-        for op, points in self.corrections.items():
+        spans = ((op, span, points) for op, held in self.corrections.items() for span, points in held if points)
+        for op, span, points in spans:
             for place, ((size, _), (following, _)) in enumerate(pairwise(points), 1):
                 if following <= size:
                     problem = f"sizes must ascend: {following:.0f} B after {size:.0f} B"
-                    raise errors_at("CalibratedLibrary", (("corrections", op, place), problem))
+                    raise errors_at("CalibratedLibrary", (("corrections", op, span, place), problem))
         return self
 
 

@@ -20,6 +20,7 @@ from simulator.errors import ScenarioError
 from simulator.heads import degree_problem, heads_of, heads_of_file
 from simulator.library import LIBRARIES, AlphaBetaLibrary, CalibratedLibrary, NcclLibrary
 from simulator.model_spec import MODEL_FORMS, HfModel, PresetModel
+from simulator.origin import Origin
 from simulator.overrides import Forms, apply_overrides
 from simulator.preset import PresetSpec
 from simulator.problems import Loc, Problem, nearest, show
@@ -54,7 +55,7 @@ def load_scenario(path_or_name: str | os.PathLike[str], overrides: Sequence[str]
             errors.append(str(error))
     if errors:
         raise ScenarioError("\n".join(errors))
-    return scenario.model_copy(update=updates)
+    return scenario.model_copy(update=updates).from_origin(Origin(source))
 
 
 def _unknown_names(source: Source) -> list[str]:
@@ -127,14 +128,35 @@ def load_library(ref: str, base_dir: Path | None = None) -> AlphaBetaLibrary | N
     return _corrected(library, source) if isinstance(library, CalibratedLibrary) else library
 
 
-def _corrected(library: CalibratedLibrary, source: Source) -> NcclLibrary:
-    """The base of a calibrated library with its corrections."""
-    with _at(source, ("base",)):
-        base = load_library(library.base, _base(source, ("base",)))
+def _corrected(library: CalibratedLibrary, source: Source, loc: Loc = ()) -> NcclLibrary:
+    """The base of the calibrated library at ``loc`` with its corrections."""
+    loc = (*loc, "base")
+    with _at(source, loc):
+        base = load_library(library.base, _base(source, loc))
         if not isinstance(base, NcclLibrary):
             raise ScenarioError(f"'{library.base}' has no cost model to correct; such as nccl or rccl have one")
     named = {"name": library.name, "title": library.title or f"{base.name}, corrected by own runs"}
-    return base.model_copy(update={**named, "corrections": library.corrections, "source": library.source})
+    return base.model_copy(update={**named, "corrections": library.corrections, "source": library.source,
+                                   "calibrated_for": library.generation})  # fmt: skip
+
+
+def with_library(topology: TopologySpec, library: AlphaBetaLibrary | NcclLibrary) -> TopologySpec:
+    """``topology`` with that library. Raises ScenarioError for one that was calibrated on other GPUs."""
+    meant = library.calibrated_for if isinstance(library, NcclLibrary) else None
+    device = topology.device
+    if meant is not None and isinstance(device, DeviceSpec) and device.generation != meant:
+        raise ScenarioError(
+            f"'{library.name}' was calibrated on {meant} GPUs; '{topology.name}' has "
+            f"{device.generation or 'other'} ones, of which its factors say nothing"
+        )
+    fabric = getattr(getattr(topology, "network", None), "fabric", None)
+    any_way = isinstance(library, NcclLibrary) or not library.fabrics or topology.kind in {"uniform", "explicit"}
+    if isinstance(library, AlphaBetaLibrary) and not any_way and fabric not in library.fabrics:
+        raise ScenarioError(
+            f"'{library.name}' runs over {' or '.join(library.fabrics)}, through the hosts; the links of "
+            f"'{topology.name}' are not its way. Accepted: topologies of such a network, or 'uniform'"
+        )
+    return topology.model_copy(update={"library": library})
 
 
 def load_preset(name: str) -> PresetSpec:
@@ -191,8 +213,12 @@ def _with_profiles(topology: TopologySpec, source: Source, loc: Loc) -> Topology
         with _at(source, (*loc, "library")):
             found["library"] = load_library(topology.library, _base(source, loc))
     elif isinstance(topology.library, CalibratedLibrary):
-        found["library"] = _corrected(topology.library, source)
-    return topology.model_copy(update=found) if found else topology
+        found["library"] = _corrected(topology.library, source, (*loc, "library"))
+    made = topology.model_copy(update=found) if found else topology
+    if isinstance(made.library, AlphaBetaLibrary | NcclLibrary):
+        with _at(source, (*loc, "library")):
+            return with_library(made, made.library)
+    return made
 
 
 @contextmanager
@@ -218,8 +244,11 @@ def _resolved_cluster(scenario: Scenario, source: Source) -> Cluster:
     if isinstance(library, str):
         with _at(source, ("cluster", "library")):
             library = load_library(library, _base(source, ("cluster", "library")))
+    elif isinstance(library, CalibratedLibrary):
+        library = _corrected(library, source, ("cluster", "library"))
     if library is not None:
-        topology = topology.model_copy(update={"library": library})
+        with _at(source, ("cluster", "library")):
+            topology = with_library(topology, library)
     return scenario.cluster.model_copy(update={"topology": topology, "library": None})
 
 

@@ -16,6 +16,9 @@ from simulator.spans_of_values import rank_counts
 from simulator.topology import TopologySpec
 from simulator.units import parse_fraction
 
+#: Nodes that ``--nodes`` may name.
+MAX_NODES = 999_999
+
 
 class Placed(NamedTuple):
     """``groups`` (num_groups, p): the GPU of each rank of each group."""
@@ -64,11 +67,13 @@ def _placed(
         size, by = size_by or (gpus.size, "block")
         return Placed(size, network, split(network, gpus, size, by))
     except NetworkError as error:
-        raise NetworkError(_as_flag(str(error))) from None
+        raise NetworkError(_as_flag(str(error), asked)) from None
 
 
-def _as_flag(message: str) -> str:
-    """``nodes: 9: ...`` as ``--nodes: 9: ...``, ``ranks:`` as ``-p:``."""
+def _as_flag(message: str, asked: Asked) -> str:
+    """``nodes: 9: ...`` as ``--nodes: 9: ...``, ``ranks:`` as ``-p:``; nodes that nobody gave follow from ``-p``."""
+    if message.startswith("nodes:") and not asked.nodes:
+        return f"-p: '{asked.ranks}' takes {message.removeprefix('nodes: ').replace(':', ' nodes:', 1)}"
     flags = {
         "nodes:": "--nodes:", "gpus_per_node:": "--gpus-per-node:", "groups:": "--groups:", "ranks:": "-p:",
         "faults:": "--fault:",
@@ -81,18 +86,22 @@ def _nodes(text: str) -> int | list[int] | None:
     """``4`` is a number of nodes, ``0,1,32-35`` says which, in that order."""
     if not text:
         return None
-    if re.fullmatch(r"\d{1,6}", text.strip()):
+    if any(len(number.lstrip("0")) > 6 for number in re.findall(r"\d+", text)):
+        raise ScenarioError(f"--nodes: '{text}': too many; a cluster holds at most {MAX_NODES:,} nodes")
+    if re.fullmatch(r"\d+", text.strip()):
         return int(text)
     return [node for part in text.split(",") for node in _span(part.strip(), text)]
 
 
 def _span(part: str, text: str) -> Iterator[int]:
-    found = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part)
-    low, high = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
-    if low > high:
+    found = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+    if found is None:
         raise ScenarioError(
             f"--nodes: '{text}': expected how many nodes, such as 4, or which, such as 0,1,32,33 or 0-3,32-35"
         )
+    low, high = int(found[1]), int(found[2] or found[1])
+    if low > high:
+        raise ScenarioError(f"--nodes: '{text}': '{part}' runs backwards; write {high}-{low}")
     yield from range(low, high + 1)
 
 

@@ -7,9 +7,12 @@ from pathlib import Path
 
 from simulator.collectives import AUTO, algorithms_of
 from simulator.device import DeviceSpec
-from simulator.errors import ScenarioError
+from simulator.errors import ScenarioError, UnsupportedError
 from simulator.job import Job
+from simulator.library import NcclLibrary
+from simulator.library_rules import IN_SWITCHES
 from simulator.network.graph import Network
+from simulator.network.placement import place_ranks
 from simulator.plan import Plan, RankClass, Task
 from simulator.problems import nearest
 from simulator.scenario import Scenario, Train
@@ -18,19 +21,21 @@ from simulator.training.ddp import AXIS
 from simulator.training.presets import build_model, model_precision
 from simulator.training.step import ALL_RANKS, StepInputs
 from simulator.training.strategies import STRATEGIES
+from simulator.tuning.choice import KERNELS, native
+from simulator.tuning.place import shape_of
 
 
 def make_job(scenario: Scenario, network: Network) -> Job:
     """Plan one steady step and the start-up of ``scenario`` on all GPUs of ``network``.
 
     Raises ScenarioError when the model needs a device that the topology does not name, UnsupportedError when the
-    device lacks the precision.
+    device lacks the precision, or the library does not run the algorithm here.
     """
     assert scenario.model is not None, "a collective scenario has no step to plan"
     assert scenario.train is not None, "the scenario model was checked when loaded"
     device = scenario.cluster.spec.device
     assert not isinstance(device, str), "the device is read when the scenario is loaded"
-    _check_algorithm(scenario.parallel.algorithm, network)
+    _check_algorithm(scenario, network)
     inputs = _step_inputs(scenario, scenario.train, device, network.num_gpus)
     strategy = STRATEGIES[scenario.parallel.strategy]
     return Job(
@@ -42,14 +47,31 @@ def make_job(scenario: Scenario, network: Network) -> Job:
     )  # fmt: skip
 
 
-def _check_algorithm(name: str, network: Network) -> None:
-    fitting = (a for a in algorithms_of("all_reduce") if a != "torus" or network.torus_shape is not None)
-    accepted = (AUTO, *fitting)
-    if name not in accepted:
-        raise ScenarioError(
-            f"parallel.algorithm: '{name}' is no all_reduce for {network.name}; accepted: {', '.join(accepted)}"
-            f"{nearest(name, accepted)}"
-        )
+def _check_algorithm(scenario: Scenario, network: Network) -> None:
+    """A kernel of the library is no schedule of messages: where the library does not run it, its time is unknown."""
+    name, lacks = scenario.parallel.algorithm, _kernels_it_lacks(network)
+    switched = any(role == "nvswitch" for _, role in network.graph.nodes(data="role"))
+    unfit = {*(() if switched else IN_SWITCHES), *(() if network.torus_shape else ("torus",))}
+    fitting = (a for a in algorithms_of("all_reduce") if a not in unfit)
+    accepted = (AUTO, *(a for a in fitting if a not in lacks))
+    if name in accepted:
+        return
+    told, kind = f"'{name}' is no all_reduce for {network.name}", ScenarioError
+    if name in lacks:
+        told = f"{network.library.name} does not run '{name}' for all_reduce on these {network.num_gpus} ranks"
+        kind = UnsupportedError
+    message = f"{told}; accepted: {', '.join(accepted)}{nearest(name, accepted)}"
+    if name in lacks:
+        message += "; 'cluster.library=textbook' plays its schedule on bare links"
+    raise kind(scenario.describe(("parallel", "algorithm"), message))
+
+
+def _kernels_it_lacks(network: Network) -> frozenset[str]:
+    """Kernels that the network's library would need for an all-reduce of all ranks and does not run there."""
+    shape, library = shape_of(network, place_ranks(network)), network.library
+    if shape is None or not isinstance(library, NcclLibrary):
+        return frozenset()
+    return (KERNELS & set(algorithms_of("all_reduce"))) - set(native("all_reduce", shape, library))
 
 
 def _plan(title: str, tasks: tuple[Task, ...], num_ranks: int) -> Plan:

@@ -12,6 +12,7 @@ class Row:
     root: of broadcast, reduce, scatter and gather; -1 for the others, as nccl-tests prints.
     groups: how many groups of p ranks ran at the same time; ``time_s`` is that of the slowest of them, the other
     columns are of one group. fastest_group_s: time of the fastest group.
+    library: name of the communication library's profile.
     protocol: of the library; 'Simple' where messages are played. picked: what the library runs for this size among the
     rows' algorithms, the fastest where it has no choice of its own; believed_s: what its own cost model expects, None
     without one.
@@ -35,6 +36,7 @@ class Row:
     fastest: bool
     groups: int
     fastest_group_s: float
+    library: str
     protocol: str
     picked: bool
     believed_s: float | None

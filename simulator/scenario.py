@@ -12,6 +12,7 @@ from pydantic import (
     AfterValidator,
     Field,
     ModelWrapValidatorHandler,
+    PrivateAttr,
     ValidationError,
     WithJsonSchema,
     model_validator,
@@ -32,7 +33,8 @@ from simulator.fields import (
 )
 from simulator.library import AnyLibrary
 from simulator.model_spec import LayersModel, Model, PresetModel
-from simulator.problems import nearest
+from simulator.origin import Origin
+from simulator.problems import Loc, nearest
 from simulator.topology import AnyTopology, TopologySpec
 
 STRATEGIES: Final = ("ddp",)
@@ -40,7 +42,7 @@ LATER_STRATEGIES: Final = ("zero1", "zero2", "zero3", "fsdp", "hsdp")
 MAX_GPUS: Final = 1_000_000
 FIRST_BUCKET_BYTES: Final = 2.0**20
 Op = Literal[
-    "broadcast", "reduce", "all_reduce", "scatter", "gather", "all_gather", "reduce_scatter", "all_to_all"
+    "broadcast", "reduce", "all_reduce", "scatter", "gather", "all_gather", "reduce_scatter", "all_to_all", "send_recv"
 ]  # fmt: skip
 Precision = Literal["bf16-mixed", "fp16-mixed", "bf16-master", "bf16-moments", "bf16", "tf32", "fp32"]
 
@@ -216,7 +218,9 @@ class Collective(Frozen):
     size: Annotated[BytesOrZero, AfterValidator(_whole_bytes)] = Field(
         description="bytes of the full buffer, counted as nccl-tests counts them"
     )
-    algorithm: Text = Field(default="auto", description="name of the algorithm; 'auto' is the fastest that fits")
+    algorithm: Text = Field(
+        default="auto", description="name of the algorithm; 'auto' is what the library runs, else the fastest that fits"
+    )
     ranks: Count | None = Field(default=None, description="how many GPUs take part; all that are chosen when left out")
     nodes: Count | Annotated[Items[Annotated[int, Field(ge=0)]], Field(min_length=1)] | None = Field(
         default=None, description="how many hosts take part, or which, in which order, such as [0, 1, 32, 33]"
@@ -239,6 +243,17 @@ class Scenario(Frozen):
     limits: Limits = Field(default=Limits(), description="when the answer counts as infeasible")
     engine: Engine = Field(default=Engine(), description="how the simulation runs")
     collective: Collective | None = Field(default=None, description="one collective instead of a training step")
+    _origin: Origin = PrivateAttr(default_factory=Origin)
+
+    def from_origin(self, origin: Origin) -> Scenario:
+        """The same scenario, which knows where it was written; equal to this one."""
+        copy = self.model_copy()
+        copy._origin = origin
+        return copy
+
+    def describe(self, loc: Loc, message: str) -> str:
+        """What is wrong with the key at ``loc``, found only after loading: with file and line where they are known."""
+        return self._origin.describe(loc, message)
 
     @model_validator(mode="wrap")
     @classmethod

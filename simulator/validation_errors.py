@@ -108,7 +108,8 @@ def _split_place(item: _Error, value: Any) -> tuple[Loc, tuple[tuple[int, str], 
 
 def _discriminator(item: _Error) -> str:
     """The key whose value selects the branch of a union, such as ``kind``."""
-    return str(item["ctx"]["discriminator"]).strip("'")
+    named = str(item["ctx"]["discriminator"]).strip("'")
+    return named.removesuffix("()").removeprefix("_")  # of a function, which is named after the key that it reads
 
 
 def _meant(errors: Sequence[dict[str, Any]], level: int) -> list[dict[str, Any]]:
@@ -251,6 +252,8 @@ def _models_at_branch(branch: Any, loc: Loc) -> list[type[BaseModel]]:
         return _models_at(branch, loc)
     if str(loc[0]).startswith("tagged-union["):
         return _models_at(branch, loc[1:])
+    if get_origin(branch) is Annotated and any(isinstance(extra, Tag) for extra in get_args(branch)[1:]):
+        return _models_at(branch, loc)
     fields = getattr(branch, "model_fields", {})
     selectors = [
         value

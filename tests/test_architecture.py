@@ -43,8 +43,8 @@ BLOCKS = {
         "pydantic yaml",
     ),
     # input nouns: frozen, no I/O
-    "machines": Block("device fault library_rules library topology", "errors fields", "pydantic"),
-    "question": Block("preset model_spec scenario", "errors fields problems machines", "pydantic"),
+    "machines": Block("device fault library_rules library topology", "errors problems fields", "pydantic"),
+    "question": Block("preset model_spec origin scenario", "errors fields problems machines", "pydantic"),
     "schema": Block("schema", "machines question", "pydantic"),
     # files -> input nouns
     "heads": Block("heads"),
@@ -54,7 +54,7 @@ BLOCKS = {
     # topology -> graph; no time, no collectives
     "network": Block("network", "errors problems machines", "networkx numpy"),
     # the flags of the command line about places -> networks with ranks placed on them
-    "placing": Block("placing", "errors units spans machines network"),
+    "placing": Block("placing", "errors problems units spans machines network"),
     # real programs on virtual hosts with shaped links, and the network that stands for them
     "lab": Block("lab", "errors machines network"),
     # integers -> schedule; no network, no YAML, no clock
@@ -72,7 +72,7 @@ BLOCKS = {
     # a planned step and a timed collective, as nouns for the report
     "results": Block("job rows", "machines question nouns training"),
     # scenario -> plan
-    "planner": Block("planner", "errors problems machines question nouns network collectives training results"),
+    "planner": Block("planner", "errors problems machines question nouns network collectives tuning training results"),
     # collectives over sizes and algorithms -> rows
     "timing": Block("collective_rows", "errors machines nouns network collectives tuning engine results", "numpy"),
     # measured rows -> predictions

@@ -33,7 +33,7 @@ def points(alpha_us: float, gb_per_s: float, op: str = "all_reduce", ranks: int 
     return [(size, alpha_us + size * factor / gb_per_s / 1e3) for size in SIZES]
 
 
-POINTS = points(20.0, 100.0)
+POINTS = points(20.0, 200.0)
 
 
 def parsed(text: str) -> tuple[Log, ...]:
@@ -166,7 +166,8 @@ def test_columns_that_do_not_fit_their_header_are_refused_with_the_line() -> Non
     cut = text.replace("  sum  ", "  ", 1)
     refused(cut, ":24:", "12 columns where the header has 13")
     swapped = text.replace("time  algbw  busbw  #wrong  time", "algbw  time  busbw  #wrong  time", 1)
-    refused(swapped, "a.log:")
+    refused(swapped, ":23: the header's columns are not in the order", "time algbw busbw", "got 'size count type redop")
+    refused(text.replace("time  algbw", "algbw  time"), ":23: the header's columns are not in the order")
     refused(text.replace("  20.00  ", "  2o.00  ", 1), ":24: time: '2o.00'", "expected a number")
 
 
@@ -180,6 +181,51 @@ def test_wrong_values_are_refused_but_the_old_rounding_error_is_not() -> None:
     refused(text_log("all_reduce", 16, POINTS, wrong="3"), ":24: 3 wrong values", "arrived broken")
     refused(FORMATS["unchecked"].replace("values : 0 OK", "values : 50 FAILED"), "'Out of bounds values : 50'")
     assert fitted(FORMATS["2.11, error and no root"]).alpha_s > 0
+
+
+def test_wrong_values_in_place_are_refused_whatever_the_footer_says() -> None:
+    lines = FORMATS["2.17, #wrong"].splitlines()
+    assert lines[25].endswith("  0")
+    refused("\n".join([*lines[:25], lines[25][:-1] + "17", *lines[26:]]), ":26: 17 wrong values", "(in-place)")
+    value = json.loads(json_log("all_reduce", 16, POINTS))
+    value["results"][2]["in_place"]["nwrong"] = 17.0
+    refused(json.dumps(value), "17 wrong values at 128 B (in-place)")
+
+
+def test_a_busbw_of_0_where_all_logs_print_0_says_nothing_about_who_joined() -> None:
+    """8 B in 20 us are 0.0004 GB/s: printed as 0.00 by any number of ranks. From 512 B on, 0.03, joined ranks show."""
+    with pytest.raises(ScenarioError) as error:
+        fitted(text_log("all_reduce", 16, POINTS[:1]))
+    assert "1 sizes" in str(error.value)
+    assert fitted(text_log("all_reduce", 16, [(8, 20.0), (16, 20.1), (32, 20.2), (64, 20.4)])).ranks == 16
+    refused(text_log("all_reduce", 1, POINTS[:6]), "busbw is 0 at every size", "never joined")
+
+
+@pytest.mark.parametrize("name", ["2.17, #wrong", "2.11, error and no root", "rccl-tests", "mpirun --tag-output", "-S"])
+def test_a_log_cut_anywhere_in_its_rows_keeps_the_rows_before_and_says_so(name: str) -> None:
+    """The job was killed: every prefix, from the fifth row on, gives the whole rows that it holds."""
+    text = FORMATS[name]
+    lines = text.splitlines(keepends=True)
+    first = next(i for i, line in enumerate(lines) if " float " in line)
+    start = len("".join(lines[: first + 5]))
+    for end in range(start, start + len(lines[first + 5]) - 1):
+        (log,) = parsed(text[:end])
+        rows = [row.size_bytes for row in log.rows if not row.in_place]
+        assert rows in ([size for size, _ in POINTS[:5]], [size for size, _ in POINTS[:6]])
+        assert len(rows) == 6 or not log.notes or log.notes == (
+            f"a.log:{first + 6}: the log ends in this row, which is cut off; left out",
+        )  # fmt: skip
+    (log,) = parsed(text[: start + len(lines[first + 5]) // 2] + "slurmstepd: error: *** JOB 1 ON n CANCELLED ***\n")
+    assert (len(log.rows), len(log.notes)) == (10, 1)
+
+
+def test_a_row_cut_off_within_a_log_is_still_refused() -> None:
+    text = FORMATS["2.17, #wrong"]
+    lines = text.splitlines()
+    last = len(SIZES) + 22
+    assert lines[last].split()[0] == str(SIZES[-1])
+    broken = "\n".join([*lines[:last], lines[last][:60], *lines[last + 1 :]])
+    refused(broken, f":{last + 1}: ", "columns where the header has 13")
 
 
 def test_times_that_do_not_grow_are_refused() -> None:
@@ -373,7 +419,7 @@ def test_the_command_prints_the_fit_and_writes_a_profile_with_units(tmp_path: Pa
     (fit,) = value["fits"]
     assert (fit["op"], fit["ranks"], fit["nodes"], fit["source"]) == ("all_reduce", 16, 2, ["a.log"])
     assert float(fit["alpha"].removesuffix(" us")) == pytest.approx(20, rel=0.01)
-    assert float(fit["busbw"].removesuffix(" GB/s")) == pytest.approx(100, rel=0.01)
+    assert float(fit["busbw"].removesuffix(" GB/s")) == pytest.approx(200, rel=0.01)
     assert fit["held_out"]["timings"] == len(SIZES) // 2
     assert str(tmp_path) not in text
 
@@ -401,6 +447,7 @@ def test_json_holds_the_fit_in_si_units(tmp_path: Path) -> None:
         (("--op", "allgather"), ("--op all_gather", "the log says")),
         (("--ranks", "1"), ("--ranks: 1: must be at least 2",)),
         (("-o", "x.txt"), ("--output: 'x.txt'", ".yaml")),
+        (("-o", str(ROOT / "topologies" / "dgx-h100.yaml")), ("dgx-h100.yaml'", "did not write it", "--force")),
     ],
 )
 def test_bad_options_are_one_error_each(tmp_path: Path, arguments: Sequence[str], words: Sequence[str]) -> None:
@@ -410,6 +457,32 @@ def test_bad_options_are_one_error_each(tmp_path: Path, arguments: Sequence[str]
     assert len(result.err.splitlines()) == 1
     for word in words:
         assert word in result.err
+
+
+def test_a_profile_is_overwritten_by_a_profile_and_anything_else_only_by_force(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    assert run(tmp_path, "-o", str(mine)).code == 0
+    first = mine.read_text(encoding="utf-8")
+    assert run(tmp_path, "-o", str(mine)).code == 0
+    mine.write_text("# model: calibrated\nname: my notes\n", encoding="utf-8")
+    assert run(tmp_path, "-o", str(mine)).code == 2
+    assert mine.read_text(encoding="utf-8") == "# model: calibrated\nname: my notes\n"
+    assert run(tmp_path, "-o", str(mine), "--force").code == 0
+    assert mine.read_text(encoding="utf-8") == first
+
+
+def test_a_cut_log_is_used_with_a_note(tmp_path: Path) -> None:
+    text = FORMATS["2.17, #wrong"]
+    (tmp_path / "a.log").write_text(text[: text.index(str(SIZES[-1])) + 60], encoding="utf-8")
+    result = simulator("calibrate", str(tmp_path / "a.log"), "--json")
+    assert result.code == 0
+    assert result.err.startswith(f"note: {tmp_path / 'a.log'}:")
+    assert len(result.err.splitlines()) == len(json.loads(result.out)["notes"]) == 1
+
+
+def test_the_help_says_that_giving_the_operation_is_normal() -> None:
+    out = " ".join(simulator("calibrate", "--help").out.split())
+    assert "nccl-tests before 2025 and rccl-tests do not print which operation they ran: --op is normal" in out
 
 
 def test_a_missing_log_is_an_error_without_traceback() -> None:

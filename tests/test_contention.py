@@ -25,7 +25,7 @@ from simulator.engine.collective import floor_s
 from simulator.engine.groups import side_by_side, times_of_groups, whole_schedule
 from simulator.engine.layouts import layout_of
 from simulator.engine.wires import make_wires
-from simulator.errors import NetworkError, ScenarioError
+from simulator.errors import NetworkError, ScenarioError, UnsupportedError
 from simulator.fault import Fault
 from simulator.library import AlphaBetaLibrary
 from simulator.load import load_scenario, load_topology
@@ -36,6 +36,7 @@ from simulator.network.placement import SPLITS, place_ranks, split
 from simulator.network.routes import Routes
 from simulator.network.routing.wiring import mix
 from simulator.rows import Row
+from simulator.scenario import Scenario
 
 GB = 1e9
 
@@ -574,6 +575,13 @@ def test_a_scenario_places_its_ranks_and_runs_groups(tmp_path: Path) -> None:
 
 
 WRONG = [
+    ("collective", "gpus_per_node: 9", "collective.gpus_per_node: 9: a node of 'dgx-h100' holds 8"),
+    ("collective", "algorithm: nvls_tre", "collective.algorithm: algorithm 'nvls_tre' is not known for all_reduce"),
+    ("collective", "algorithm: nvls_tre", "did you mean 'nvls_tree'?"),
+    ("cluster", "faults: [{part: node1.nic9, bandwidth: 50%}]", "cluster.faults[0]: no part is named 'node1.nic9'"),
+    ("cluster", "faults: [{node: 1, tier: nci, bandwidth: 50%}]", "cluster.faults[0]: tier 'nci': the links there are"),
+    ("cluster", "faults: [{node: 1, tier: nik, bandwidth: 50%}]", "did you mean 'nic'?"),
+    ("cluster", "faults: [{}]", "cluster.faults[0]: is empty; say where (node, part or link) and what, such as {node"),
     ("collective", "nodes: [0, 9]", "collective.nodes: 9: 'dgx-h100' has nodes 0 to 1"),
     ("collective", "ranks: 17", "collective.ranks: 17 ranks do not fit on 2 nodes: 16 GPUs"),
     ("collective", "groups: {size: 3}", "collective.groups: 16 ranks do not split into groups of 3"),
@@ -596,7 +604,79 @@ def test_a_wrong_key_is_named_with_its_place(block: str, key: str, message: str,
     )
     with pytest.raises((ScenarioError, NetworkError)) as caught:
         collective(tmp_path, text)
-    assert message in str(caught.value)
+    (only,) = str(caught.value).splitlines()
+    assert only.startswith(f"{tmp_path / 'scenario.yaml'}:{2 if block == 'collective' else 1}: {block}.")
+    assert message in only
+
+
+def test_what_is_found_after_loading_names_the_line_of_its_item(tmp_path: Path) -> None:
+    text = (
+        "cluster:\n  topology: dgx-h100\n  nodes: 2\n  faults:\n    - {node: 1, bandwidth: 50%}\n"
+        "    - {part: node1.nic9, bandwidth: 50%}\ncollective: {op: all_reduce, size: 1 GB}\n"
+    )
+    path = written(tmp_path, text)
+    with pytest.raises(NetworkError) as caught:
+        answer_collective(load_scenario(path))
+    assert str(caught.value).startswith(f"{path}:6: cluster.faults[1]: no part is named 'node1.nic9'; did you mean")
+    override = "cluster.faults=[{node: 9, bandwidth: 50%}]"
+    with pytest.raises(NetworkError) as caught:
+        answer_collective(load_scenario(path, [override]))
+    assert str(caught.value).startswith(f"override {override}: cluster.faults[0]: node 9: ")
+
+
+def test_a_scenario_put_together_by_a_program_names_the_key_alone(tmp_path: Path) -> None:
+    text = "cluster: {topology: dgx-h100, nodes: 2}\ncollective: {op: all_reduce, size: 1 GB, nodes: [0, 5]}\n"
+    loaded = load_scenario(written(tmp_path, text))
+    built = Scenario(cluster=loaded.cluster, collective=loaded.collective)
+    assert built == loaded
+    with pytest.raises(NetworkError) as caught:
+        answer_collective(built)
+    assert str(caught.value) == "collective.nodes: 5: 'dgx-h100' has nodes 0 to 1"
+
+
+def test_a_scenario_times_a_send_to_the_next_rank(tmp_path: Path) -> None:
+    text = "cluster: {topology: uniform, nodes: 4}\ncollective: {op: send_recv, size: 1 MB}\n"
+    row = collective(tmp_path, text)
+    assert (row.op, row.p) == ("send_recv", 4)
+    with pytest.raises(ScenarioError, match=r"accepted: .*send_recv; did you mean 'send_recv'"):
+        collective(tmp_path, text.replace("send_recv", "sendrecv"))
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("parallel.algorithm=nvls", "nccl does not run 'nvls' for all_reduce on these 16 ranks; accepted: auto, ring,"),
+        ("parallel.algorithm=nvls", "'cluster.library=textbook' plays its schedule on bare links"),
+        ("parallel.algorithm=nvls_tre", "did you mean 'nvls_tree'?"),
+        ("parallel.algorithm=pat", "is no all_reduce for"),
+    ],
+)
+def test_a_step_does_not_play_kernels_that_its_library_does_not_run(override: str, said: str) -> None:
+    """Their schedule on bare links would be called the library's time; 'simulator collective' refuses them too."""
+    with pytest.raises(ScenarioError) as caught:
+        answer_step(load_scenario("ddp-llama-1b-16xh100", [override]))
+    assert str(caught.value).startswith(f"override {override}: ")
+    assert said in str(caught.value)
+    assert "--library" not in str(caught.value)
+
+
+def test_a_step_does_not_reduce_in_switches_that_are_not_there() -> None:
+    given = ["parallel.algorithm=nvls", "cluster.library=textbook", "cluster.topology=h100-pcie-bridged"]
+    with pytest.raises(ScenarioError, match=r"^override parallel\.algorithm=nvls: 'nvls' is no all_reduce for h100"):
+        answer_step(load_scenario("ddp-llama-1b-16xh100", [*given, "cluster.nodes=1"]))
+
+
+def test_the_same_refusal_speaks_of_keys_in_a_scenario_and_of_flags_on_the_command_line(tmp_path: Path) -> None:
+    text = "cluster: {topology: dgx-h100, nodes: 2}\ncollective: {op: all_reduce, size: 1 MB, algorithm: nvls}\n"
+    with pytest.raises(UnsupportedError, match=r"yaml:2: collective\.algorithm: nccl .* 'cluster\.library=textbook'"):
+        collective(tmp_path, text)
+    done = simulator("collective", "all_reduce", "--topology", "dgx-h100", "-p", "16", "--algo", "nvls")
+    assert "'--library textbook'" in done.err
+
+
+def test_one_group_of_all_ranks_is_the_collective_itself() -> None:
+    h100 = ("--topology", "dgx-h100", "-b", "1G", "-p", "16")
+    assert rows(*h100, "--groups", "16:block") == rows(*h100)
 
 
 def rows(*args: str) -> list[dict[str, Any]]:
@@ -623,7 +703,11 @@ def test_the_command_line_takes_the_same_questions() -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--nodes", "0,x"), ("--nodes", "0,1,32,33")), (("--nodes", "0", "-p", "8"), ("--nodes", "at least 1")),
+        (("--nodes", "99999999999"), ("--nodes", "too many")), (("--nodes", "0-9999999"), ("too many", "999,999")),
+        (("--nodes", "0,5-3"), ("'5-3' runs backwards", "3-5")), (("--nodes", "0,x"), ("--nodes", "0,1,32,33")),
+        (("--nodes", "2", "--fault", "node1/nik=50%"), ("--fault 'node1/nik=50%'", "did you mean 'nic'?")),
+        (("--topology", "h100-pcie-bridged", "-p", "3"), ("error: -p: '3' takes 2 nodes: 'h100-pcie-bridged'",)),
+        (("--nodes", "0", "-p", "8"), ("--nodes", "at least 1")),
         (("--groups", "x"), ("--groups", "4:rail")), (("--groups", "3"), ("--groups", "groups of 3")),
         (("--groups", "4:rial"), ("--groups", "did you mean 'rail'")),
         (("--gpus-per-node", "9"), ("--gpus-per-node", "holds 8")), (("--gpus-per-node", "0"), ("--gpus-per-node",)),

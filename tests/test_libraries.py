@@ -11,7 +11,7 @@ from simulator import shipped
 from simulator.collective_rows import Field, make_field, rows_of
 from simulator.errors import ScenarioError, UnsupportedError
 from simulator.library import NcclLibrary
-from simulator.load import load_library, load_scenario, load_topology
+from simulator.load import load_library, load_scenario, load_topology, with_library
 from simulator.network.graph import Network
 from simulator.network.sizing import network_for
 
@@ -115,7 +115,7 @@ name: ours
 base: nccl
 topology: dgx-h100
 corrections:
-  all_reduce: [[1 KiB, 3], [1 MiB, 2], [1 GiB, 1]]
+  all_reduce: {one_node: [[1 KiB, 3], [1 MiB, 2], [1 GiB, 1]]}
 fits: []
 source: our own runs
 """
@@ -133,6 +133,29 @@ def test_a_calibrated_library_multiplies_its_base(tmp_path: Path) -> None:
     assert factors == pytest.approx([3, 2, 1.5, 1, 1], rel=1e-12)  # 32 MiB is half way from 1 MiB to 1 GiB
 
 
+def test_factors_of_one_node_say_nothing_about_several(tmp_path: Path) -> None:
+    path = tmp_path / "ours.yaml"
+    path.write_text(CALIBRATED)
+    sizes = [1024.0, 1.0 * MIB, 1.0 * GIB]
+    base, mine = (rows_of(field("all_reduce", "dgx-h100", 16, name), sizes) for name in ("nccl", str(path)))
+    assert [row.time_s for row in mine] == [row.time_s for row in base]
+
+
+@pytest.mark.parametrize(("ranks", "span"), [(8, "one_node"), (16, "several_nodes"), (64, "several_nodes")])
+def test_no_factor_takes_a_time_below_what_the_links_need(ranks: int, span: str, tmp_path: Path) -> None:
+    """A tenth of the base's time: small messages take it, large ones stop at their bytes over the busiest link."""
+    path = tmp_path / "ours.yaml"
+    tenth = f"{{{span}: [[1 KiB, 0.1]]}}"
+    path.write_text(CALIBRATED.replace("{one_node: [[1 KiB, 3], [1 MiB, 2], [1 GiB, 1]]}", tenth))
+    sizes = [1024.0, 1.0 * GIB, 8.0 * GIB]
+    priced = field("all_reduce", "dgx-h100", ranks, str(path), "ring")
+    base, mine = (rows_of(one, sizes) for one in (field("all_reduce", "dgx-h100", ranks, "nccl", "ring"), priced))
+    assert priced.pricer is not None
+    assert mine[0].time_s == pytest.approx(0.1 * base[0].time_s, rel=1e-12)
+    for row in mine[1:]:
+        assert row.time_s == pytest.approx(priced.pricer.link_s("ring", row.size_bytes), rel=1e-12)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -145,7 +168,8 @@ def test_a_calibrated_library_multiplies_its_base(tmp_path: Path) -> None:
             ("model: calibrated", "model: calibrate"),
             "model: unknown model 'calibrate'; accepted: alpha_beta, nccl, calib",
         ),
-        (("[1 MiB, 2]", "[1 MiB, 0]"), "corrections.all_reduce"),
+        (("[1 MiB, 2]", "[1 MiB, 0]"), "corrections.all_reduce.one_node"),
+        (("one_node", "one_nod"), "corrections.all_reduce.one_nod"),
         (("fits: []", "fit: []"), "fit"),
     ],
 )
@@ -177,6 +201,10 @@ RCCL = shipped.library_file("rccl").read_text(encoding="utf-8")
         ),
         (("        p2p: *netring\n", ""), "measured.fabrics.roce.ramps.p2p: missing key"),
         (("[[1 us, 10%], [4 us, 20%]", "[[4 us, 10%], [4 us, 20%]"), "ramps.LL: the times of its points must rise"),
+        (
+            ("[[1 us, 10%], [4 us, 20%], [20 us, 50%]]", "[[1 us, 10%], [4 us, 50%], [20 us, 50%]]"),
+            "more bytes must not",
+        ),
         (("{cdna2: cdna3}", "{cdna2: hopper}"), "measured.family.cdna2: 'hopper' has no row; there are cdna3"),
         (("ll_cap: 80 GB/s", "ll_cap: 80"), "ll_cap"),
     ],
@@ -192,3 +220,12 @@ def test_a_library_that_lacks_a_constant_is_refused_with_its_place(
         load_library(str(path))
     assert message in str(error.value)
     assert str(error.value).startswith(f"{path}:")
+
+
+def test_gloo_is_refused_where_the_links_are_not_its_way() -> None:
+    """It goes through the hosts and TCP: on NVLink it would be given hundreds of GB/s."""
+    with pytest.raises(ScenarioError, match="library=gloo: 'gloo' runs over ethernet, through the hosts; the links of"):
+        load_scenario("ddp-llama-1b-16xh100", ["cluster.library=gloo"])
+    gloo = load_library("gloo")
+    assert with_library(load_topology("workstations-10gbe"), gloo).library == gloo
+    assert with_library(load_topology("uniform"), gloo).library == gloo

@@ -10,6 +10,7 @@ import pytest
 from command_line import ROOT, simulator
 
 from simulator.commands.validate import COMMAND
+from simulator.measurements.reasons import reason_of
 from simulator.measurements.tables import published
 from simulator.network.builders import build_network
 from simulator.validation import compare, predict, setting_of
@@ -116,3 +117,14 @@ def test_the_accuracy_page_is_what_the_command_writes(tmp_path: Path) -> None:
     page = tmp_path / "accuracy.md"
     assert simulator("validate", "collectives", "--markdown", str(page)).code == 0
     assert page.read_text(encoding="utf-8") == (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_every_missed_target_has_a_reason() -> None:
+    """The command names the systems that miss, and says why; a new miss needs a new reason."""
+    value = json.loads(simulator("validate", "collectives", "--json").out)
+    missed = {(row["topology"], row["op"]) for row in value["rows"]} & {
+        (a["system"].split()[0], a["op"]) for a in value["systems"] if not a["met"]
+    }
+    assert missed
+    assert [pair for pair in sorted(missed) if not reason_of(*pair)] == []

@@ -43,7 +43,7 @@ class Log:
     how many ranks the fullest node has.
 
     lone: every process called itself rank 0. out_of_bounds: the footer's count of wrong values, None without one.
-    cpu_time: the times are those of the launching thread (-C), not of the collective.
+    cpu_time: the times are those of the launching thread (-C), not of the collective. notes: what was left out.
     """
 
     name: str
@@ -56,6 +56,7 @@ class Log:
     cpu_time: bool
     out_of_bounds: int | None
     rows: tuple[LogRow, ...]
+    notes: tuple[str, ...] = ()
 
 
 def program_in(text: str) -> str | None:

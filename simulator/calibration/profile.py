@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import PurePath
 from typing import Any
@@ -19,12 +19,14 @@ _LEAST_SHARE = 1e-6
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shipped:
     """What the logs were compared with: a shipped library on a topology. ``guessed_from`` says from what the topology
-    was guessed, in words; empty where the user named it. gpus_per_node: of the topology, None where it has no nodes.
+    was guessed, in words; empty where the user named it. gpus_per_node and generation (of the GPUs): of the topology,
+    None where it has none.
     """
 
     base: str
     topology: str
     gpus_per_node: int | None = None
+    generation: str | None = None
     guessed_from: str = ""
 
 
@@ -39,13 +41,19 @@ class Calibrated:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     """What logs say about a library on one machine. ``shipped`` is None where the logs were compared with nothing, for
-    the reason ``not_compared``.
+    the reason ``not_compared``. notes: what was left out of the logs.
     """
 
     name: str
     fits: tuple[Calibrated, ...]
     shipped: Shipped | None = None
     not_compared: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Sentences about what is odd, in the order of the fits."""
+        return tuple(said for held in self.fits if held.comparison for said in held.comparison.warnings)
 
 
 def placed(fit: Fit) -> str:
@@ -65,22 +73,25 @@ def use(profile: Profile, file: str) -> str:
 
 
 def check_one_of_each(profile: Profile) -> None:
-    """A profile holds one correction for an operation, whatever its ranks. Raises ScenarioError where logs give two."""
-    seen: dict[str, Fit] = {}
+    """A profile holds one correction for an operation on one node, and one for several. Raises ScenarioError where logs
+    give two.
+    """
+    seen: dict[tuple[str, str], Fit] = {}
     for held in profile.fits:
-        other = seen.setdefault(held.fit.op, held.fit)
+        assert held.comparison is not None, "a profile corrects something"
+        other = seen.setdefault((held.fit.op, held.comparison.span), held.fit)
         if other is not held.fit:
             raise ScenarioError(
                 f"{', '.join(held.fit.names)}: {held.fit.op} on {placed(held.fit)}, and in {', '.join(other.names)} on "
-                f"{placed(other)}: a profile corrects an operation once, for all numbers of ranks; write one profile "
-                "for each with -o"
+                f"{placed(other)}: one profile corrects an operation once on one node and once on several; write one "
+                "profile for each with -o"
             )
 
 
 def profile_yaml(profile: Profile) -> str:
     """The profile as YAML with units, ``model: calibrated``; no date and no path, so the same logs give the same bytes.
 
-    Raises ScenarioError when an operation was measured on ranks that are placed in two ways.
+    Raises ScenarioError when an operation was measured twice on one node, or twice on several.
     """
     assert profile.shipped is not None, "a profile corrects something"
     check_one_of_each(profile)
@@ -95,14 +106,11 @@ def profile_yaml(profile: Profile) -> str:
         f"title: {json.dumps(f'{shipped.base} on {shipped.topology}, corrected by {files}')}",
         f"base: {shipped.base}",
         f"topology: {json.dumps(shipped.topology)}",
-        "# [size, fitted time / time of the base]: log-linear between two sizes, flat outside",
+        *([f"generation: {shipped.generation}"] if shipped.generation else []),
+        "# [size, fitted time / time of the base]: log-linear between two sizes, flat outside. Ranks in one node (or",
+        "# NVLink domain) and ranks on several have factors of their own; where there are none, the base's times stand",
         "corrections:",
-    ]
-    for held in profile.fits:
-        assert held.comparison is not None
-        lines.append(f"  {held.fit.op}:")
-        lines += [f"  - [{size:.0f} B, {factor:.10g}]" for size, factor in held.comparison.corrections]
-    lines += [
+        *_correction_lines(profile),
         "# for people: T(S) = alpha + S f / (busbw share(S)), f the factor of nccl-tests; between two sizes the time",
         "# is linear in the size. Errors: of the fit on the sizes that it saw and on others, of the base on all.",
         "fits:",
@@ -110,6 +118,15 @@ def profile_yaml(profile: Profile) -> str:
     for held in profile.fits:
         lines += _fit_lines(held)
     return "\n".join([*lines, f"source: {json.dumps(f'nccl-tests logs: {files}')}"]) + "\n"
+
+
+def _correction_lines(profile: Profile) -> Iterator[str]:
+    for op in dict.fromkeys(held.fit.op for held in profile.fits):
+        yield f"  {op}:"
+        found = [held.comparison for held in profile.fits if held.fit.op == op and held.comparison is not None]
+        for comparison in sorted(found, key=lambda one: one.span):
+            yield f"    {comparison.span}:"
+            yield from (f"    - [{size:.0f} B, {factor:.10g}]" for size, factor in comparison.corrections)
 
 
 def _files(names: Sequence[str]) -> str:
@@ -146,10 +163,12 @@ def profile_json(profile: Profile) -> str:
     * ``schema_version``, ``kind`` ("calibration"), ``name``
     * ``base``, ``topology``: what the logs were compared with, null where nothing; ``guessed_from``: from what the
       topology was guessed, null where it was named; ``not_compared``: why nothing was compared, null otherwise
+    * ``warnings``: what is odd about the logs; ``notes``: what was left out of them (lists of sentences)
     * ``fits``: for each operation and placement ``op, ranks, nodes, per_node, device, names, alpha_s,
       busbw_bytes_per_s, knots_bytes, efficiency, fitted_sizes_bytes``, the fit's errors ``fitted`` and ``held_out``
-      ``{rows, median, p90, largest}``, and, null where nothing was compared, ``corrections`` ``[[size_bytes, factor]]``
-      with the errors by band of sizes ``[{band, rows, median, p90, largest}]``: ``errors_shipped`` of the uncorrected
+      ``{rows, median, p90, largest}``, and, null where nothing was compared, ``span`` (``one_node``,
+      ``several_nodes``: the groups that the corrections hold for), ``corrections`` ``[[size_bytes, factor]]`` with the
+      errors by band of sizes ``[{band, rows, median, p90, largest}]``: ``errors_shipped`` of the uncorrected
       profile on all timings, ``errors_shipped_held_out`` of it and ``errors_calibrated`` of the corrected profile on
       the sizes that the fit did not see
     """
@@ -158,7 +177,8 @@ def profile_json(profile: Profile) -> str:
         "schema_version": 1, "kind": "calibration", "name": profile.name,
         "base": shipped.base if shipped else None, "topology": shipped.topology if shipped else None,
         "guessed_from": (shipped.guessed_from or None) if shipped else None,
-        "not_compared": profile.not_compared or None, "fits": [_fit_json(held) for held in profile.fits],
+        "not_compared": profile.not_compared or None, "warnings": profile.warnings, "notes": profile.notes,
+        "fits": [_fit_json(held) for held in profile.fits],
     }  # fmt: skip
     return json.dumps(value, indent=2)
 
@@ -166,6 +186,7 @@ def profile_json(profile: Profile) -> str:
 def _fit_json(held: Calibrated) -> dict[str, Any]:
     found = held.comparison
     return asdict(held.fit) | {
+        "span": found.span if found else None,
         "corrections": found.corrections if found else None,
         "errors_shipped": _bands_json(found.shipped) if found else None,
         "errors_shipped_held_out": _bands_json(found.shipped_held_out) if found else None,

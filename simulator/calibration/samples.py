@@ -1,8 +1,8 @@
 """Logs -> samples fit for use: which operation, how many ranks, and no log that cannot mean what it prints.
 
-A log is refused, with the reason, when its bus bandwidth is 0 everywhere (each process ran alone), when busbw/algbw is
-not nccl-tests' factor of the operation and the ranks, when algbw is not size/time, when it counts wrong values, and
-when its times do not grow with the size.
+A log is refused, with the reason, when its bus bandwidth is 0 wherever joined ranks would print more (each process ran
+alone), when busbw/algbw is not nccl-tests' factor of the operation and the ranks, when algbw is not size/time, when any
+row or the footer counts wrong values, and when its times do not grow with the size.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ Floats = NDArray[np.float64]
 #: Relative difference between two printed columns that no rounding explains, beyond half of their last digits.
 _TOLERANCE = 0.02
 _HALF_DIGIT = 0.005e9
+#: From this algbw on, two ranks or more print a busbw above 0.00: nccl-tests' factors are 1/2 and more.
+_TELLING = 4 * _HALF_DIGIT
 #: Between sizes that differ by this much, and up to 16 MiB and more, a collective must take longer.
 _WIDE, _LARGE, _GROWTH = 1024, 16 * 2**20, 1.5
 
@@ -95,17 +97,20 @@ def _sound(log: Log, rows: Sequence[LogRow]) -> None:
         raise ScenarioError(f"{log.name}: no row with a size above 0")
     if log.cpu_time:
         raise ScenarioError(f"{log.name}: holds CPU times (-C), not the times of the collective; run it without -C")
-    wrong = next((row for row in rows if row.wrong), None)
+    wrong = next((row for row in log.rows if row.wrong), None)  # in place too, whatever the footer says
     if wrong is not None:
+        half = "in-place" if wrong.in_place else "out-of-place"
         raise ScenarioError(
-            f"{log.name}:{wrong.line}: {wrong.wrong:g} wrong values at {wrong.size_bytes} B: the data arrived broken"
+            f"{log.name}:{wrong.line}: {wrong.wrong:g} wrong values at {wrong.size_bytes} B ({half}): the data arrived "
+            "broken"
         )
     if log.out_of_bounds:
         raise ScenarioError(f"{log.name}: 'Out of bounds values : {log.out_of_bounds}': the data arrived broken")
     zero = next((row for row in rows if row.time_s <= 0), None)
     if zero is not None:
         raise ScenarioError(f"{log.name}:{zero.line}: a time of 0 at {zero.size_bytes} B")
-    if log.lone or max(row.busbw_bytes_per_s for row in rows) == 0:
+    telling = [row for row in rows if row.algbw_bytes_per_s >= _TELLING]
+    if log.lone or (telling and max(row.busbw_bytes_per_s for row in telling) == 0):
         raise ScenarioError(
             f"{log.name}: {'every process is rank 0' if log.lone else 'busbw is 0 at every size'}: each process ran "
             "alone, the ranks never joined; build nccl-tests with MPI=1 and start it with mpirun, or use -g for the "

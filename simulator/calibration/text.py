@@ -7,7 +7,7 @@ Headers differ by version (NVIDIA/nccl-tests src/common.cu and src/util.cu):
   timestamp of two words; rccl-tests may add ``algo proto nchannels``
 
 Between the rows may stand what NCCL, mpirun (``[1,0]<stdout>:``) or srun (``0:``) write; only lines that begin with two
-whole numbers and a data type are rows.
+whole numbers and a data type are rows. The last row of a log without a footer may be cut off: the job was killed.
 """
 
 from __future__ import annotations
@@ -32,13 +32,29 @@ _WORDS = {"timestamp": 2}
 
 @dataclass(slots=True)
 class _Open:
-    """A table that is being read: its columns, and what stood before its header."""
+    """A table that is being read: its columns, and what stood before its header. broken: line and error of a row that
+    does not fit, which only a log that ends with it may have.
+    """
 
     columns: tuple[str, ...]
     program: str | None
     devices: list[tuple[int, str, str]]
     rows: list[LogRow] = field(default_factory=list)
     out_of_bounds: int | None = None
+    broken: tuple[int, ScenarioError] | None = None
+
+    def read(self, name: str, number: int, line: str) -> None:
+        """Takes in one row. Raises ScenarioError when the row before did not fit the header."""
+        self.whole()
+        try:
+            self.rows += _row(name, number, line.split(), self.columns)
+        except ScenarioError as error:
+            self.broken = (number, error)
+
+    def whole(self) -> None:
+        """Raises ScenarioError when the last row did not fit the header: called where it was not the end of the log."""
+        if self.broken is not None:
+            raise self.broken[1]
 
 
 def parse_text(name: str, text: str) -> tuple[Log, ...]:
@@ -55,15 +71,20 @@ def parse_text(name: str, text: str) -> tuple[Log, ...]:
             devices.append((int(device[1]), device[2], device[3].strip()))
             fresh = True
         elif columns := _header(line):
+            _check_header(name, number, columns)
             tables.append(_Open(columns, program, list(devices)))
             fresh = False
         elif footer := _FOOTER.search(line):
             if tables:
+                tables[-1].whole()
                 tables[-1].out_of_bounds = int(footer[1])
         elif _ROW.match(line):
             if not tables:
                 raise ScenarioError(f"{name}:{number}: a row of numbers before any header line (size count type ...)")
-            tables[-1].rows += _row(name, number, line.split(), tables[-1].columns)
+            tables[-1].read(name, number, line)
+    for table in tables:
+        if not table.rows:
+            table.whole()
     return tuple(_closed(name, table) for table in tables if table.rows)
 
 
@@ -72,6 +93,18 @@ def _header(line: str) -> tuple[str, ...] | None:
     if words[:2] != ["size", "count"] or "busbw" not in words or not any(word in words for word in _TIMES):
         return None
     return tuple(words)
+
+
+def _check_header(name: str, number: int, columns: Sequence[str]) -> None:
+    """Raises ScenarioError where the columns do not stand as nccl-tests prints them, in whatever version."""
+    starts = [place for place, column in enumerate(columns) if column in _TIMES]
+    groups = [tuple(columns[start + 1 : start + 3]) for start in starts]
+    before = columns[: starts[0]]
+    if before[2:3] != ("type",) or {"algbw", "busbw"} & {*before} or any(g != ("algbw", "busbw") for g in groups):
+        raise ScenarioError(
+            f"{name}:{number}: the header's columns are not in the order that nccl-tests prints: expected 'size count "
+            f"type ... time algbw busbw ... [time algbw busbw ...]'; got '{' '.join(columns)[:100]}'; was it edited?"
+        )
 
 
 def _row(name: str, number: int, words: Sequence[str], columns: Sequence[str]) -> Iterator[LogRow]:
@@ -110,10 +143,11 @@ def _number(name: str, number: int, column: str, held: dict[str, str]) -> float:
 def _closed(name: str, table: _Open) -> Log:
     ranks = {rank for rank, _, _ in table.devices}
     hosts = Counter(host for host, _ in {(host, rank) for rank, host, _ in table.devices})
+    cut = f"{name}:{table.broken[0]}: the log ends in this row, which is cut off; left out" if table.broken else ""
     return Log(
         name=name, program=table.program, ranks=len(ranks) or None,
         nodes=len(hosts) or None, per_node=max(hosts.values(), default=None),
         device=table.devices[0][2] if table.devices else None,
         lone=len(table.devices) > 1 and ranks == {0}, cpu_time="cputime" in table.columns,
-        out_of_bounds=table.out_of_bounds, rows=tuple(table.rows),
+        out_of_bounds=table.out_of_bounds, rows=tuple(table.rows), notes=(cut,) if cut else (),
     )  # fmt: skip

@@ -27,7 +27,7 @@ from simulator.collectives.layout import Layout
 from simulator.errors import ScenarioError
 from simulator.schedule import Schedule
 
-#: Name that asks for the algorithm that a network runs fastest.
+#: Name that asks for what the library runs, or, where it has no choice of its own, for what is fastest.
 AUTO = "auto"
 
 Algorithm = Callable[[Layout, float], Schedule]

@@ -11,7 +11,11 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.collectives.layout import Layout
+from simulator.errors import UnsupportedError
 from simulator.schedule import ROOTED, SLICED, Ints, Pattern, Phase, Schedule, pattern, slice_padding
+
+#: Ranks up to which every pair's message is listed: 17 million of them, 3.7 GB with their routes.
+MAX_DIRECT = 4096
 
 
 def _every_pair(num_ranks: int) -> tuple[Ints, Ints]:
@@ -39,6 +43,11 @@ def direct_all_to_all(layout: Layout, size_bytes: float) -> Schedule:
     p = layout.num_ranks
     if p == 1:
         return _schedule("all_to_all", "direct", layout, size_bytes, ())
+    if p > MAX_DIRECT:
+        raise UnsupportedError(
+            f"a direct all-to-all of {p:,} ranks is {p * (p - 1):,} messages at once; this version takes up to "
+            f"{MAX_DIRECT:,} ranks. 'pairwise' and 'rail' take more"
+        )
     src, dst = _every_pair(p)
     phase = _one_step(pattern(src, dst), src * p + dst)
     return _schedule("all_to_all", "direct", layout, size_bytes, (phase,))

@@ -114,10 +114,10 @@ def _tree_edges(tree: Tree, sizes: Ints, turn: float, group: int) -> list[Edges]
 
     sizes: (num_nodes,). turn: share of a node's ranks that the head is turned by, so that channels use all NICs.
     """
-    starts, turned = np.cumsum(sizes) - sizes, (turn * sizes).astype(np.int64)
+    starts, turned = np.cumsum(sizes) - sizes, int(turn * sizes.min())  # the same local rank, so the same rail
 
     def rank(node: Ints, hop: Ints | int) -> Ints:
-        return starts[node] + (turned[node] + hop) % sizes[node]
+        return starts[node] + (turned + hop) % sizes[node]
 
     deepest = int(sizes.max())
     hops = np.tile(np.arange(1, deepest), (len(sizes), 1))

@@ -23,13 +23,15 @@ def orders(layout: Layout) -> Ints:
     if layout.meshed and p > 2 and per_node in {None, p}:
         return mesh_orders(p)
     if layout.node_sizes is not None:
-        return np.array([_uneven_order(layout.node_sizes, c, layout.channels) for c in range(layout.channels)])
+        stride = max(1, min(layout.node_sizes) // layout.channels)
+        return np.array([_rail_order(channel * stride, layout.node_sizes) for channel in range(layout.channels)])
     if layout.channels == 1 or per_node is None or p % per_node or p == per_node:
         return np.tile(np.arange(p, dtype=np.int64), (layout.channels, 1))
     stride = max(1, per_node // layout.channels)
-    one = _meshed_rail_order if layout.meshed else _rail_order
-    rows = [one(channel * stride, p // per_node, per_node) for channel in range(layout.channels)]
-    return np.array(rows, dtype=np.int64)
+    firsts, nodes = [channel * stride for channel in range(layout.channels)], p // per_node
+    if layout.meshed:
+        return np.array([_meshed_rail_order(first, nodes, per_node) for first in firsts], dtype=np.int64)
+    return np.array([_rail_order(first, (per_node,) * nodes) for first in firsts], dtype=np.int64)
 
 
 def mesh_orders(p: int) -> Ints:
@@ -41,14 +43,6 @@ def mesh_orders(p: int) -> Ints:
     turns = (_zigzag(p - 1)[None, :] + np.arange(p - 1)[:, None]) % (p - 1)
     there = np.concatenate([np.full((p - 1, 1), p - 1, dtype=np.int64), turns], axis=1)
     return np.concatenate([there, there[:, ::-1]])
-
-
-def _uneven_order(node_sizes: tuple[int, ...], channel: int, channels: int) -> Ints:
-    """Node after node, each turned so that the channels enter and leave it at different local ranks."""
-    starts = np.cumsum([0, *node_sizes[:-1]])
-    turned = [start + (channel * size // channels + np.arange(size)) % size
-              for start, size in zip(starts.tolist(), node_sizes, strict=True)]  # fmt: skip
-    return np.concatenate(turned)
 
 
 def _zigzag(count: int) -> Ints:
@@ -72,17 +66,23 @@ def _meshed_rail_order(first: int, num_nodes: int, per_node: int) -> Ints:
     return np.concatenate(ring)
 
 
-def _rail_order(first: int, num_nodes: int, per_node: int) -> Ints:
-    """One ring over all nodes; hop k leaves node k by local rank ``doors[k]`` and enters node k + 1 by it."""
-    doors = [(first - 1 + k % 2) % per_node for k in range(num_nodes)]
+def _rail_order(first: int, node_sizes: tuple[int, ...]) -> Ints:
+    """One ring over all nodes; hop k leaves node k by local rank ``doors[k]`` and enters node k + 1 by it.
+
+    Doors are local ranks that every node has, so that a rail carries the ring even where nodes hold unequal numbers.
+    """
+    num_nodes, common = len(node_sizes), min(node_sizes)
+    doors = [(first - 1 + k % 2) % common for k in range(num_nodes)]
     if num_nodes % 2:
-        doors[-1] = (first - 2) % per_node
+        doors[-1] = (first - 2) % common
     ring: list[int] = []
-    for node in range(num_nodes):
+    start = 0
+    for node, size in enumerate(node_sizes):
         entry, leave = doors[node - 1], doors[node]
-        inner = [(entry + k) % per_node for k in range(1, per_node)]
+        inner = [(entry + k) % size for k in range(1, size)]
         path = [entry, *(local for local in inner if local != leave), *([leave] if leave != entry else [])]
-        ring.extend(node * per_node + local for local in path)
+        ring.extend(start + local for local in path)
+        start += size
     return np.array(ring, dtype=np.int64)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -24,22 +26,36 @@ from simulator.text_file import read_text
 from simulator.topology import TopologySpec
 from simulator.units import format_bandwidth, format_gib, format_percent, format_time
 
+_CALIBRATED = re.compile(r"^model:\s*calibrated\s*$", re.MULTILINE)
+
 
 def calibrate(
-    logs: tuple[Path, ...], output: Path | None, topology: str | None, op: str | None, ranks: int | None, as_json: bool
+    logs: tuple[Path, ...],
+    output: Path | None,
+    topology: str | None,
+    op: str | None,
+    ranks: int | None,
+    force: bool,
+    as_json: bool,
 ) -> None:
     """Read, fit, compare, print and write. Raises ScenarioError for a log that cannot be used, naming file and line,
-    and for a topology that cannot be corrected.
+    for a topology that cannot be corrected, and for an output file that something else wrote.
     """
     if ranks is not None and ranks < 2:
         raise ScenarioError(f"--ranks: {ranks}: must be at least 2")
     if output is not None and output.suffix not in {".yaml", ".yml"}:
         raise ScenarioError(f"--output: {str(output)!r}: the profile is YAML; give a name that ends in .yaml")
+    if output is not None and not force:
+        _keep_others(output)
     parsed = [log for path in logs for log in parse_log(str(path), read_text(path))]
     samples = samples_of(parsed, op=_operation(op), ranks=ranks)
     profile = _profile(output.stem if output else "measured", samples, topology, needed=output is not None)
+    profile = replace(profile, notes=tuple(note for log in parsed for note in log.notes))
     if output is not None:
         _write(output, profile_yaml(profile))
+    for kind, said in (("note", profile.notes), ("warning", profile.warnings)):
+        for sentence in said:
+            click.echo(f"{kind}: {sentence}", err=True)
     if as_json:
         click.echo(profile_json(profile))
         return
@@ -75,7 +91,7 @@ def _profile(name: str, samples: Sequence[Samples], topology: str | None, *, nee
 def _shipped(spec: TopologySpec, guessed_from: str) -> Shipped:
     return Shipped(
         base=str(getattr(spec.library, "name", spec.library)), topology=spec.name, guessed_from=guessed_from,
-        gpus_per_node=getattr(spec, "gpus_per_node", None),
+        gpus_per_node=getattr(spec, "gpus_per_node", None), generation=getattr(spec.device, "generation", None),
     )  # fmt: skip
 
 
@@ -88,6 +104,15 @@ def _operation(op: str | None) -> str | None:
     if word not in plain:
         raise ScenarioError(f"--op: {op!r}: accepted: {', '.join(OPERATIONS.values())}{nearest(op, plain.values())}")
     return plain[word]
+
+
+def _keep_others(path: Path) -> None:
+    """Raises ScenarioError for a file that is there and is no profile of this command's."""
+    if path.is_file() and not _CALIBRATED.search(read_text(path)):
+        raise ScenarioError(
+            f"--output: {str(path)!r}: there is such a file, and 'simulator calibrate' did not write it (no 'model: "
+            "calibrated'); give another name, or overwrite it with --force"
+        )
 
 
 def _write(path: Path, text: str) -> None:

@@ -11,13 +11,14 @@ from simulator.collective_rows import Field, crossovers, make_field, rows_of, wa
 from simulator.collectives import ALGORITHMS, AUTO, OPERATIONS
 from simulator.engine.vector import NotExactError
 from simulator.errors import ScenarioError, UnitError, UnsupportedError
-from simulator.load import load_library, load_topology
+from simulator.library import NcclLibrary
+from simulator.load import load_library, load_topology, with_library
 from simulator.placing import Asked, Placed, places, words
 from simulator.report.console import console
 from simulator.report.rows_plot import plot_rows
 from simulator.report.rows_text import rows_csv, rows_json, rows_text
 from simulator.report.steps_text import steps_text
-from simulator.report.ways_text import ways_text
+from simulator.report.ways_text import slower_than_fastest, ways_text
 from simulator.rows import Crossover, Row, Way
 from simulator.spans_of_values import sizes_between
 from simulator.topology import TopologySpec
@@ -58,13 +59,13 @@ def collective(
         return
     try:
         fields = _fields(op, placed, algorithms, root, fidelity, _quantity("--skew", skew, parse_time))
-        rows, crossings = _timed(fields, sizes, only_picked=algorithms == [AUTO])
+        rows, crossings, remarks = _timed(fields, sizes, only_picked=algorithms == [AUTO])
         ways = [way for field in fields for way in ways_of(field, sizes)] if explain else []
     except NotExactError as reason:
         raise UnsupportedError(f"--fidelity: 'vector' cannot do this exactly: {reason}") from None
     if plot is not None:
         plot_rows(rows, crossings, described, plot)
-    print_rows(rows, crossings, described, ways, as_json=as_json, as_csv=as_csv)
+    print_rows(rows, crossings, described, ways, remarks, as_json=as_json, as_csv=as_csv)
 
 
 def _operation(op: str) -> str:
@@ -75,9 +76,12 @@ def _operation(op: str) -> str:
 
 def _spec(topology: str, library: str | None, alpha: str | None, bandwidth: str | None) -> TopologySpec:
     spec = load_topology(topology)
-    changes: dict[str, object] = {}
     if library is not None:
-        changes["library"] = load_library(library)
+        try:
+            spec = with_library(spec, load_library(library))
+        except ScenarioError as error:
+            raise ScenarioError(f"--library: {error}") from None
+    changes: dict[str, object] = {}
     for key, text, parse in (("alpha", alpha, parse_time), ("bandwidth", bandwidth, parse_bandwidth)):
         if text is None:
             continue
@@ -101,9 +105,11 @@ def _quantity(flag: str, text: str, parse: Callable[[object], float], *, positiv
 def where(spec: TopologySpec) -> str:
     """The network in words: its name, and alpha and bandwidth where they say it all."""
     alpha, rate = getattr(spec, "alpha", None), getattr(spec, "bandwidth", None)
+    library = getattr(spec.library, "name", "textbook")
+    run_by = "" if library == "textbook" else f"; library {library}"
     if isinstance(alpha, float) and isinstance(rate, float):
-        return f"{spec.name}: alpha {format_time(alpha, 3)}, bandwidth {format_bandwidth(rate, 3)} each way"
-    return f"{spec.name}: {spec.title}" if spec.title else spec.name
+        return f"{spec.name}: alpha {format_time(alpha, 3)}, bandwidth {format_bandwidth(rate, 3)} each way{run_by}"
+    return (f"{spec.name}: {spec.title}" if spec.title else spec.name) + run_by
 
 
 def _fields(
@@ -112,14 +118,28 @@ def _fields(
     return [make_field(op, p, network, algorithms, root, fidelity, skew_s, groups) for p, network, groups in placed]
 
 
-def _timed(fields: Sequence[Field], sizes: Sequence[float], *, only_picked: bool) -> tuple[list[Row], list[Crossover]]:
+def _timed(
+    fields: Sequence[Field], sizes: Sequence[float], *, only_picked: bool
+) -> tuple[list[Row], list[Crossover], list[str]]:
+    """Rows, crossovers and remarks. ``only_picked``: of each size what the library runs; crossovers are then of what it
+    does not run, so none are told.
+    """
     rows: list[Row] = []
     crossings: list[Crossover] = []
+    remarks: list[str] = []
     for field in fields:
         mine = rows_of(field, sizes)
-        crossings += crossovers(field, mine)
-        rows += [row for row in mine if row.picked] if only_picked else mine
-    return rows, crossings
+        picked = [row for row in mine if row.picked]
+        played = field.pricer is None and field.p > 1 and field.fidelity == "auto"
+        if played and isinstance(field.wires.network.library, NcclLibrary):
+            library = field.wires.network.library.name
+            remarks.append(f"{library} has no cost model for these {field.p} GPUs: schedules are played on bare links")
+        if only_picked and field.pricer is not None:
+            remarks += slower_than_fastest(mine)
+        else:
+            crossings += crossovers(field, mine)
+        rows += picked if only_picked else mine
+    return rows, crossings, list(dict.fromkeys(remarks))
 
 
 def _show(op: str, placed: Sequence[Placed], sizes: Sequence[float], algorithms: Sequence[str], root: int) -> None:
@@ -130,8 +150,8 @@ def _show(op: str, placed: Sequence[Placed], sizes: Sequence[float], algorithms:
 
 
 def print_rows(
-    rows: Sequence[Row], crossings: Sequence[Crossover], described: str, ways: Sequence[Way] = (), *, as_json: bool,
-    as_csv: bool,
+    rows: Sequence[Row], crossings: Sequence[Crossover], described: str, ways: Sequence[Way] = (),
+    remarks: Sequence[str] = (), *, as_json: bool, as_csv: bool,
 ) -> None:  # fmt: skip
     """The rows on stdout."""
     if as_json:
@@ -143,5 +163,7 @@ def print_rows(
     out = console()
     for piece in rows_text(rows, crossings, described):
         out.print(piece)
+    for remark in remarks:
+        out.print(f"# {remark}", markup=False, highlight=False)
     for piece in ways_text(ways):
         out.print(piece)

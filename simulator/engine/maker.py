@@ -6,6 +6,7 @@ network it takes exactly the time that playing its schedule takes.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ from simulator.network.routes import Routes
 from simulator.schedule import Floats, Schedule
 from simulator.timeline import CollectiveCost
 from simulator.tuning.choice import Option
+from simulator.tuning.choice import option as way
 
 #: A step has many collectives: about a second for each to play messages one by one, counted as in MAX_AUTO_WORK.
 MAX_WORK = 300_000
@@ -109,8 +111,9 @@ class CoflowMaker:
         schedule = self.schedule(op, option.algorithm, size_bytes, groups[0])
         alone = self.wires(groups[0]).link_chunks(schedule)[:-1] * schedule.chunk_bytes
         link_bytes = alone if len(groups) == 1 else self._bytes(schedule, groups)
-        slower = self._full_rate_s(link_bytes) / max(self._full_rate_s(alone), 1e-300)
-        work_s = option.cost.transfer_s * max(1.0, slower)
+        if len(groups) > 1:  # the bytes of all groups on the links
+            option = self._shared(op, option, size_bytes, groups[0], self._full_rate_s(link_bytes), alone)
+        work_s = option.cost.transfer_s
         cost = CollectiveCost(
             algorithm=option.algorithm, group_size=len(groups[0]), num_steps=schedule.num_steps,
             num_messages=schedule.num_messages, sent_bytes_per_rank=float(schedule.sent_bytes().max()),
@@ -121,6 +124,17 @@ class CoflowMaker:
         return Coflow(
             latency_s=option.cost.latency_s, work_s=work_s, link_bytes=link_bytes, asked_bytes_per_s=asked, cost=cost
         )  # fmt: skip
+
+    def _shared(
+        self, op: str, option: Option, size_bytes: float, group: tuple[int, ...], need_s: float, alone: Floats
+    ) -> Option:
+        """The same way where the busiest link needs ``need_s``. alone: (num_links,) bytes of one group."""
+        pricer, _ = self._pricers[op, group]
+        assert pricer is not None, "what is priced has a pricer"
+        if option.algorithm not in pricer.algorithms:  # calls that follow each other share the links alike
+            slower = max(1.0, need_s / max(self._full_rate_s(alone), 1e-300))
+            return replace(option, cost=replace(option.cost, transfer_s=option.cost.transfer_s * slower))
+        return way(op, option.algorithm, option.protocol, size_bytes, need_s, pricer.shapes[0], pricer.library)
 
     def _bytes(self, one: Schedule, groups: Groups) -> Floats:
         """Bytes that all groups put on the links."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from simulator.engine.groups import side_by_side
-from simulator.engine.layouts import candidates
+from simulator.engine.layouts import candidates, layout_of
 from simulator.engine.wires import Wires
 from simulator.library import AlphaBetaLibrary, NcclLibrary
 from simulator.network.graph import Network
@@ -33,7 +33,9 @@ def algorithms_for(op: str, network: Network, gpus: Ints) -> tuple[str, ...]:
     if shape is not None and isinstance(library, NcclLibrary):
         return native(op, shape, library)
     if isinstance(library, AlphaBetaLibrary) and op in library.algorithms:
-        return (library.algorithms[op],)
+        named = library.algorithms[op]
+        if named != "torus" or layout_of(network, gpus).torus_shape is not None:  # a part of a torus has no such rings
+            return (named,)
     return candidates(op, network, gpus)
 
 
@@ -47,74 +49,101 @@ def operation_run(op: str, network: Network) -> str:
 class Pricer:
     """Prices one collective on one group, or on several groups of p ranks at once.
 
-    algorithms: what the library has. schedules: makes those of an algorithm, one for each group, when it is first
-    priced; wires: of all ranks, group after group.
+    shapes: of every group. algorithms: what the library has for all of them. schedules: makes those of an algorithm,
+    one for each group, when it is first priced; wires: of all ranks, group after group.
     """
 
     op: str
-    shape: Shape
+    shapes: tuple[Shape, ...]
     library: NcclLibrary
     algorithms: tuple[str, ...]
     schedules: Callable[[str], Sequence[Schedule]]
     wires: Wires
-    _known: dict[str, tuple[Schedule, float, float]] = field(default_factory=dict)
+    _known: dict[str, tuple[Schedule, tuple[tuple[Shape, float], ...]]] = field(default_factory=dict)
 
     @property
     def chosen_by(self) -> str:
         """What decides which algorithm runs, in words."""
-        return chosen_by(self.shape, self.library)
+        return chosen_by(self.shapes[0], self.library)
 
-    def link_s(self, algorithm: str, size_bytes: float, group: int = 0) -> float:
-        """What the busiest link needs for the bytes of all groups: of the links of the group that waits longest
-        (group 0) or least (1).
-        """
+    def kinds(self, algorithm: str, size_bytes: float) -> tuple[tuple[Shape, float], ...]:
+        """The distinct groups: shape, and seconds that the busiest of its links needs for the bytes of all groups."""
         if algorithm not in self._known:
             groups = self.schedules(algorithm)
-            self._known[algorithm] = (groups[0], *_needs(groups, self.wires))
-        schedule, *needs = self._known[algorithm]
-        return needs[group] * schedule.resized(size_bytes).chunk_bytes
+            kinds = dict.fromkeys(zip(self.shapes, _needs(groups, self.wires), strict=True))
+            self._known[algorithm] = (groups[0], tuple(kinds))
+        schedule, found = self._known[algorithm]
+        chunk_bytes = schedule.resized(size_bytes).chunk_bytes
+        return tuple((shape, need * chunk_bytes) for shape, need in found)
+
+    def link_s(self, algorithm: str, size_bytes: float) -> float:
+        """What the busiest link needs for the bytes of all groups at full rate: no time of it can be below."""
+        return max(need for _, need in self.kinds(algorithm, size_bytes))
 
     def options(self, size_bytes: float) -> tuple[Option, ...]:
-        """Every algorithm with every protocol."""
-        link_s = {name: self.link_s(name, size_bytes) for name in self.algorithms}
-        return options(self.op, size_bytes, link_s, self.shape, self.library)
+        """Every algorithm with every protocol, on the group that takes longest."""
+        found: list[Option] = []
+        for name in self.algorithms:
+            ways: dict[tuple[str, str], list[Option]] = {}
+            kinds = self.kinds(name, size_bytes)
+            for shape, need in kinds:
+                for one in options(self.op, size_bytes, {name: need}, shape, self.library):
+                    ways.setdefault((one.algorithm, one.protocol), []).append(one)
+            found += [_slowest(same) for same in ways.values() if len(same) == len(kinds)]
+        return tuple(found)
 
     def picked(self, size_bytes: float) -> Option:
-        """What the library runs."""
+        """What the library runs, on the group that takes longest."""
         if self.chosen_by != MODEL or self.op in POINT_TO_POINT:
             return fastest(self.options(size_bytes))
-        name, protocol = expected(self.op, self.algorithms, size_bytes, self.shape, self.library)
-        need = self.link_s(name, size_bytes)
-        return option(self.op, name, protocol, size_bytes, need, self.shape, self.library)
+        found = []
+        for shape in dict.fromkeys(self.shapes):
+            name, protocol = expected(self.op, self.algorithms, size_bytes, shape, self.library)
+            need = max(need for kind, need in self.kinds(name, size_bytes) if kind == shape)
+            found.append(option(self.op, name, protocol, size_bytes, need, shape, self.library))
+        return _slowest(found)
 
     def best(self, algorithm: str, size_bytes: float, *, group: int = 0) -> Option:
-        """The algorithm with the protocol that the library would give it."""
-        link_s = {algorithm: self.link_s(algorithm, size_bytes, group)}
-        return picked(options(self.op, size_bytes, link_s, self.shape, self.library), self.shape, self.library)
+        """The algorithm with the protocol that the library would give it. group: 0 the slowest, 1 the fastest."""
+        found = [
+            picked(options(self.op, size_bytes, {algorithm: need}, shape, self.library), shape, self.library)
+            for shape, need in self.kinds(algorithm, size_bytes)
+        ]
+        return _slowest(found) if group == 0 else fastest(tuple(found))
+
+
+def _slowest(found: Sequence[Option]) -> Option:
+    return max(found, key=lambda one: one.cost.time_s)
 
 
 def make_pricer(op: str, schedules: Callable[[str], Sequence[Schedule]], wires: Wires, ranks: int) -> Pricer | None:
     """Pricer of what the network's library has for ``op`` on groups of ``ranks``; None where it has no cost model for
-    such a group. ``schedules`` and ``wires`` as in Pricer.
+    one of the groups. ``schedules`` and ``wires`` as in Pricer.
     """
-    shape, library = shape_of(wires.network, wires.gpus[:ranks]), wires.network.library
-    if shape is None or not isinstance(library, NcclLibrary):
+    library, groups = wires.network.library, wires.gpus.reshape(-1, ranks)
+    if not isinstance(library, NcclLibrary):
         return None
+    shapes = [shape_of(wires.network, group) for group in groups]
+    known = [shape for shape in shapes if shape is not None]
+    if len(known) < len(shapes):
+        return None
+    kinds = list(dict.fromkeys(known))
+    common = [name for name in native(op, kinds[0], library) if all(name in native(op, k, library) for k in kinds)]
     return Pricer(
-        op=op, shape=shape, library=library, algorithms=native(op, shape, library), schedules=schedules, wires=wires
+        op=op, shapes=tuple(known), library=library, algorithms=tuple(common), schedules=schedules, wires=wires
     )  # fmt: skip
 
 
-def _needs(groups: Sequence[Schedule], wires: Wires) -> tuple[float, float]:
-    """Seconds of the busiest link per byte of a chunk, for the slowest and the fastest of the groups."""
+def _needs(groups: Sequence[Schedule], wires: Wires) -> list[float]:
+    """Seconds of the busiest link of each group per byte of a chunk of the first, the bytes of all groups counted."""
     if len(groups) == 1:
-        busiest = full_rate_s(groups[0].resized(1.0), wires) / groups[0].resized(1.0).chunk_bytes
-        return busiest, busiest
+        return [full_rate_s(groups[0].resized(1.0), wires) / groups[0].resized(1.0).chunk_bytes]
     together = side_by_side([one.resized(1.0) for one in groups])
     total_s = wires.link_chunks(together) / wires.capacity
     per_chunk = together.chunk_bytes / groups[0].resized(1.0).chunk_bytes
-    own = [float(total_s[used].max(initial=0.0)) * per_chunk for used in _links_of_groups(together, wires, len(groups))]
-    return max(own), min(own)
+    return [
+        float(total_s[used].max(initial=0.0)) * per_chunk for used in _links_of_groups(together, wires, len(groups))
+    ]  # fmt: skip
 
 
 def _links_of_groups(together: Schedule, wires: Wires, groups: int) -> list[Ints]:

@@ -52,7 +52,8 @@ def _hit(network: Network, fault: Fault) -> Ints:
         tiers = [edges[network.link_names[link]]["tier"] for link in hit.tolist()]
         if fault.tier not in tiers:
             known = list(dict.fromkeys(tiers))
-            hint = nearest(fault.tier, known)
+            alike = [tier for tier in known if abs(len(tier) - len(fault.tier)) < 2]  # 'nik' is 'nic', not 'nvlink'
+            hint = nearest(fault.tier, alike) or nearest(fault.tier, known)
             raise NetworkError(f"tier '{fault.tier}': the links there are {', '.join(known)}{hint}")
         hit = hit[np.array([tier == fault.tier for tier in tiers])]
     return hit

@@ -27,7 +27,7 @@ def rows_text(rows: Sequence[Row], crossings: Sequence[Crossover], where: str) -
     yield Text(f"# {where}")
     yield Text("# time of one call, out of place; GB/s = 1e9 B/s; busbw as nccl-tests; * = fastest of the algorithms")
     if any(row.fidelity == LIBRARY for row in rows):
-        yield Text("# > = what the library runs; library times are its cost model with measured constants")
+        yield Text("# > = what the library runs; times are its cost model with measured constants, * among these only")
     for key in dict.fromkeys((row.p, row.groups) for row in rows):
         yield ""
         yield _table([row for row in rows if (row.p, row.groups) == key])
@@ -65,7 +65,7 @@ def _cells(row: Row, several: bool, protocols: bool) -> tuple[str, ...]:
         str(row.root), row.algorithm, *([row.protocol] if protocols else []), str(row.steps), f"{row.time_s * 1e6:.2f}",
         f"{row.algbw_bytes_per_s / 1e9:.2f}", f"{row.busbw_bytes_per_s / 1e9:.2f}",
         *([f"{row.fastest_group_s * 1e6:.2f}"] if row.groups > 1 else []),
-        ("*" if several and row.fastest else "") + (">" if several and row.picked and row.fidelity == LIBRARY else ""),
+        ("*" if several and row.fastest else "") + (">" if row.picked and row.fidelity == LIBRARY else ""),
     )  # fmt: skip
 
 

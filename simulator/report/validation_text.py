@@ -21,6 +21,7 @@ from simulator.measurements.accuracy import (
     held_out,
     system_and_op,
 )
+from simulator.measurements.reasons import reason_of
 from simulator.measurements.tables import LeftOut
 from simulator.units import format_bandwidth, format_gib
 
@@ -45,10 +46,11 @@ def overall(rows: Sequence[Compared]) -> tuple[Accuracy, ...]:
 
 
 def sections(compared: Sequence[Compared], left_out: Sequence[LeftOut]) -> tuple[Section, ...]:
-    """Overall, by system and operation, the plateaus of vendors, where constants came from, what is left out."""
+    """Overall, by system and operation, why some miss, vendors' plateaus, where constants came from, the left out."""
     rows = [row for row in compared if not row.measured.peak]
     peaks = [row for row in compared if row.measured.peak]
-    found = [_overall(rows), _by_system(rows), _peaks(peaks), _constants(compared), _left_out(left_out)]
+    tables = [_overall(rows), _by_system(rows), _reasons(rows), _peaks(peaks), _constants(compared)]
+    found = [*tables, _left_out(left_out)]
     return tuple(section for section in found if section.rows)
 
 
@@ -73,6 +75,23 @@ def _by_system(rows: Sequence[Compared]) -> Section:
         ),
         left=3,
     )  # fmt: skip
+
+
+def _reasons(rows: Sequence[Compared]) -> Section:
+    missed: dict[tuple[str, ...], list[Accuracy]] = {}
+    for a in by_group(rows, system_and_op):
+        if not a.met:
+            missed.setdefault(a.group, []).append(a)
+    return Section(
+        title="Why targets are missed",
+        note="what is known of the system, or suspected",
+        columns=("system", "operation", "sizes", "reason"),
+        rows=tuple(
+            (*group, ", ".join(a.band.name for a in bands), reason_of(bands[0].worst.measured.topology, group[1]))
+            for group, bands in missed.items()
+        ),
+        left=4,
+    )
 
 
 def _statistics(a: Accuracy) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from simulator.rows import Way
+from simulator.rows import Row, Way
 from simulator.units import format_bytes, format_time
 
 
@@ -19,6 +19,24 @@ def ways_text(ways: Sequence[Way]) -> Iterator[RenderableType]:
         yield ""
         yield _table(mine)
         yield Text(_sentence(mine))
+
+
+def slower_than_fastest(rows: Sequence[Row]) -> list[str]:
+    """How often and by how much what the library runs is slower than the fastest of its algorithms; [] for never."""
+    behind: list[float] = []
+    for size in dict.fromkeys(row.size_bytes for row in rows):
+        mine = [row for row in rows if row.size_bytes == size]
+        run = next((row for row in mine if row.picked), None)
+        best = min(row.time_s for row in mine)
+        if run is not None and run.time_s > best * (1 + 1e-9):
+            behind.append(1 - best / run.time_s)
+    if not behind:
+        return []
+    sizes = len({row.size_bytes for row in rows})
+    return [
+        f"{rows[0].p} ranks: at {len(behind)} of {sizes} sizes another of its algorithms would be faster, "
+        f"by up to {max(behind):.0%}; --explain says which"
+    ]
 
 
 def _table(ways: Sequence[Way]) -> Table:

@@ -131,11 +131,19 @@ def _nvls(op: str, algorithm: str, shape: Shape, caps: Caps, graph: Graph) -> fl
 def believed_s(op: str, algorithm: str, protocol: Protocol, size_bytes: float, shape: Shape, choice: Choice) -> float:
     """Seconds that NCCL expects for one collective; the least of all decides. Size as nccl-tests counts it."""
     rate = bandwidth(op, algorithm, protocol, shape, choice)
-    corrected = choice.tree_correction.get(algorithm)
-    if corrected is not None and op == "all_reduce":
-        curve = corrected[INDEX[protocol]]
-        rate *= curve[min(max(floor(log2(max(size_bytes, 1) / _CORRECTION_BYTES)), 0), len(curve) - 1)]
+    if op == "all_reduce":
+        rate *= _correction(algorithm, protocol, size_bytes, shape, choice)
     return latency_s(op, algorithm, protocol, shape, believed_steps(shape, choice)) + size_bytes / rate
+
+
+def _correction(algorithm: str, protocol: Protocol, size_bytes: float, shape: Shape, choice: Choice) -> float:
+    """What a tree's rate is scaled by at a size; 1 beyond the sizes of the table."""
+    on_x86 = shape.cpu != "arm" and shape.generation in choice.corrected_on_x86.get(algorithm, ())
+    curves = choice.tree_correction.get("double_tree" if on_x86 else algorithm)
+    if curves is None or size_bytes < _CORRECTION_BYTES:
+        return 1.0
+    curve, place = curves[INDEX[protocol]], floor(log2(size_bytes / _CORRECTION_BYTES))
+    return curve[place] if place < len(curve) else 1.0
 
 
 def believed_steps(shape: Shape, choice: Choice) -> Steps:

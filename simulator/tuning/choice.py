@@ -10,6 +10,8 @@ from simulator.tuning.belief import believed_s, caps_of, protocols_of
 from simulator.tuning.measured import POINT_TO_POINT, Cost, measured_cost, on_log_scale
 from simulator.tuning.shape import Shape
 
+#: GPUs of a node up to which NVLS gathers and scatters (NCCL_MAX_NVLS_ARITY, NVIDIA/nccl src/include/device.h).
+MOST_IN_SWITCH = 32
 #: Algorithms that only a library's own kernels can run: no user builds them of sends and receives.
 KERNELS = frozenset({"double_tree", "nvls", "nvls_tree", "pat"})
 
@@ -36,6 +38,8 @@ def native(op: str, shape: Shape, library: NcclLibrary) -> tuple[str, ...]:
     in_node = ("nvls",) if nvls and shape.num_nodes == 1 else ()
     if op == "all_reduce":
         return ("ring", "double_tree", *in_node, *(("nvls_tree",) if nvls and shape.num_nodes > 1 else ()))
+    if shape.ranks_per_node > MOST_IN_SWITCH:
+        in_node = ()
     return ("ring", *in_node, *(("pat",) if choice is not None and shape.ranks_per_node == 1 else ()))
 
 
@@ -50,7 +54,7 @@ def option(
     """One way with its cost. link_s: what the busiest link of the network needs for its bytes at full rate."""
     cost = measured_cost(op, algorithm, protocol, size_bytes, link_s, shape, library.measured)
     return Option(
-        algorithm=algorithm, protocol=protocol, cost=_corrected(cost, library, op, size_bytes),
+        algorithm=algorithm, protocol=protocol, cost=_corrected(cost, library, op, size_bytes, link_s, shape),
         believed_s=_belief(op, algorithm, protocol, size_bytes, shape, library),
     )  # fmt: skip
 
@@ -73,19 +77,25 @@ def _belief(
     return believed_s(op, algorithm, protocol, size_bytes, shape, library.choice)
 
 
-def _corrected(cost: Cost, library: NcclLibrary, op: str, size_bytes: float) -> Cost:
-    """The cost times what the user's own runs took longer (or shorter) than the model."""
-    if op not in library.corrections:
+def _corrected(cost: Cost, library: NcclLibrary, op: str, size_bytes: float, link_s: float, shape: Shape) -> Cost:
+    """The cost times what the user's own runs on groups of this span took longer (or shorter) than the model.
+
+    Never less than ``link_s``: a factor found on one group may be too good for another, whose links are full earlier.
+    """
+    points = library.corrections[op].over(shape.num_nodes) if op in library.corrections else None
+    if points is None or not cost.time_s:
         return cost
-    factor = on_log_scale(library.corrections[op], size_bytes)
+    factor = max(on_log_scale(points, size_bytes), min(1.0, link_s / cost.time_s))
     return replace(cost, latency_s=cost.latency_s * factor, transfer_s=cost.transfer_s * factor)
 
 
 def _protocols(op: str, algorithm: str, shape: Shape, library: NcclLibrary) -> tuple[Protocol, ...]:
     if op in POINT_TO_POINT:
         return ("Simple",)
+    on_pcie = shape.link == "pcie" and shape.ranks_per_node > 1  # LL128 counts on NVLink's ordered stores
     carried = library.measured.fabrics[shape.fabric].protocols if shape.num_nodes > 1 else PROTOCOLS
-    allowed = tuple(p for p in library.protocols if p in carried) or ("Simple",)
+    allowed = tuple(p for p in library.protocols if p in carried and (p != "LL128" or not on_pcie))
+    allowed = allowed or ("Simple",)
     return protocols_of(algorithm, allowed)
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import floor, log, log2
+from math import exp, floor, log, log2
 
-from simulator.library import Measured, OnFabric, OnNode, Protocol
+from simulator.library import Measured, OnFabric, OnNode, Protocol, Ramp
 from simulator.tuning.latency import INDEX, Steps, latency_s
 from simulator.tuning.shape import Shape
 
@@ -53,7 +53,7 @@ def measured_cost(
         _nvls_s(op, algorithm, size_bytes, shape, node),
     )  # fmt: skip
     pair = node.pair_rate if shape.num_ranks == 2 and shape.num_nodes == 1 else 1.0
-    transfer = at_rate / on_log_scale(ramp, at_rate) / pair
+    transfer = at_rate / ramp_share(ramp, at_rate) / pair
     if peers:
         latency = _peers_s(op, shape, node, fabric)
     else:
@@ -68,6 +68,14 @@ def measured_cost(
 
 def _steps(shape: Shape, node: OnNode, fabric: OnFabric) -> Steps:
     return Steps(base=node.base, intra=node.nvlink if shape.link == "nvlink" else node.pcie, net=fabric.net)
+
+
+def ramp_share(ramp: Ramp, full_rate_s: float) -> float:
+    """Share of the full rate that a transfer reaches: a power of its time between points, flat outside.
+
+    So the time that it really takes rises with its bytes wherever it does from point to point.
+    """
+    return exp(on_log_scale([(seconds, log(share)) for seconds, share in ramp], full_rate_s))
 
 
 def on_log_scale(points: Sequence[tuple[float, float]], at: float) -> float:

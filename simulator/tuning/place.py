@@ -26,8 +26,10 @@ def shape_of(network: Network, gpus: Ints) -> Shape | None:
     domains, counts = np.unique(network.domain_of_gpu[gpus], return_counts=True)
     first = gpus[network.domain_of_gpu[gpus] == domains[int(np.argmax(counts))]]
     names = [network.gpus[gpu] for gpu in first.tolist()]
-    switched, per_gpu = _inside(network, names)
-    nics, rate = _nics(network, names) if len(domains) > 1 else (1, 0.0)
+    per_gpu = _inside(network, names)
+    switched = all(_on_switch(network, network.gpus[gpu]) for gpu in gpus.tolist())
+    fewest = gpus[network.domain_of_gpu[gpus] == domains[int(np.argmin(counts))]]
+    nics, rate = _nics(network, [network.gpus[gpu] for gpu in fewest.tolist()]) if len(domains) > 1 else (1, per_gpu)
     return Shape(
         num_ranks=len(gpus), num_nodes=len(domains), ranks_per_node=len(gpus) / len(domains),
         link="nvlink" if switched or _meshed(network, names) else "pcie", nvswitch=switched, nics=nics,
@@ -42,15 +44,20 @@ def _even(domains: Ints) -> bool:
     return len(domains) % each == 0 and bool((domains.reshape(-1, each) == domains[::each, None]).all())
 
 
-def _inside(network: Network, names: list[str]) -> tuple[bool, float]:
-    """Whether the GPUs hang on an NVSwitch, and the nominal rate of one GPU's links to the others of its node."""
+def _on_switch(network: Network, name: str) -> bool:
+    """Whether a GPU hangs on an NVSwitch."""
+    return any(network.graph.nodes[place]["role"] == "nvswitch" for place in network.graph[name])
+
+
+def _inside(network: Network, names: list[str]) -> float:
+    """The nominal rate of one GPU's links to the others of its node."""
     graph = network.graph
     ways = graph[names[0]]
     for place, link in ways.items():
         if graph.nodes[place]["role"] == "nvswitch":
-            return True, float(link["nominal_bytes_per_s"])
+            return float(link["nominal_bytes_per_s"])
     direct = sum(float(link["nominal_bytes_per_s"]) for place, link in ways.items() if place in names)
-    return False, direct or max(float(link["nominal_bytes_per_s"]) for link in ways.values())
+    return direct or max(float(link["nominal_bytes_per_s"]) for link in ways.values())
 
 
 def _meshed(network: Network, names: list[str]) -> bool:
@@ -64,8 +71,9 @@ def _nics(network: Network, names: list[str]) -> tuple[int, float]:
     """NICs that the GPUs of a node have among them (at least one), and the nominal rate of one."""
     graph = network.graph
     near = {place for name in names for place in graph[name] if graph.nodes[place]["kind"] == "nic"}
-    rates = [
-        link["nominal_bytes_per_s"] for _, _, link in graph.edges(near or None, data=True) if link["tier"] == "nic"
-    ]
+    links = (link for _, _, link in graph.edges(near or None, data=True))
+    rates = [link["nominal_bytes_per_s"] for link in links if link["tier"] == "nic"]
     used = len(near) or min(max(1, network.rails), len(names))
-    return used, float(max(rates, default=0.0))
+    # on a network without cards a GPU's own link is what leaves the node
+    own = max(link["nominal_bytes_per_s"] for link in graph[names[0]].values())
+    return used, float(max(rates, default=own))
