@@ -90,9 +90,9 @@ def all_reduce(layout: Layout, size_bytes: float) -> Schedule:
     sizes = _node_sizes(layout)
     both = trees(len(sizes), int(sizes.max()) - 1)
     parts = []
-    for channel in range(layout.channels):
+    for channel, head in enumerate(layout.heads(int(sizes.min()))):
         for number, tree in enumerate(both):
-            parts += _tree_edges(tree, sizes, channel / layout.channels, channel * len(both) + number)
+            parts += _tree_edges(tree, sizes, head, channel * len(both) + number)
     num_chunks = layout.channels * len(both) * layout.pieces
     return Schedule(
         op="all_reduce", algorithm="double_tree", num_ranks=layout.num_ranks, root=0, size_bytes=size_bytes,
@@ -109,15 +109,15 @@ def _node_sizes(layout: Layout) -> Ints:
     return np.full(nodes, g, dtype=np.int64)
 
 
-def _tree_edges(tree: Tree, sizes: Ints, turn: float, group: int) -> list[Edges]:
+def _tree_edges(tree: Tree, sizes: Ints, head: int, group: int) -> list[Edges]:
     """One tree of one channel: along each node's chain to its head, from head to head, and all the way back.
 
-    sizes: (num_nodes,). turn: share of a node's ranks that the head is turned by, so that channels use all NICs.
+    sizes: (num_nodes,). head: local rank by which the tree enters a node, on every node the same, so the same rail.
     """
-    starts, turned = np.cumsum(sizes) - sizes, int(turn * sizes.min())  # the same local rank, so the same rail
+    starts = np.cumsum(sizes) - sizes
 
     def rank(node: Ints, hop: Ints | int) -> Ints:
-        return starts[node] + (turned + hop) % sizes[node]
+        return starts[node] + (head + hop) % sizes[node]
 
     deepest = int(sizes.max())
     hops = np.tile(np.arange(1, deepest), (len(sizes), 1))

@@ -22,6 +22,7 @@ class Layout:
     torus_shape: length of each torus axis (row-major rank order), product = num_ranks; None off a torus.
     torus_wrap: which axes join their ends; None when all do.
     node_sizes: ranks of each node where nodes hold unequal numbers of them, neighbours again; else None.
+    doors: local ranks by which channels may enter and leave a node, where some ranks lack a NIC; None: all may.
     meshed: every two ranks of a node (or of all, without nodes) have a link of their own.
     pieces: pieces that pipelined algorithms cut what a channel carries into, at least 1.
     """
@@ -35,6 +36,7 @@ class Layout:
     pieces: int = DEFAULT_PIECES
     meshed: bool = False
     node_sizes: tuple[int, ...] | None = None
+    doors: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         assert self.num_ranks >= 1, "a collective needs a rank"
@@ -48,6 +50,12 @@ class Layout:
     def whole_nodes(self) -> bool:
         """Whether nodes matter and all hold equally many ranks."""
         return self.ranks_per_node is not None and self.num_ranks % self.ranks_per_node == 0
+
+    def heads(self, smallest: int) -> list[int]:
+        """Local rank by which each channel enters a node: spread over those that may, of the smallest node's ranks."""
+        doors = self.doors or tuple(range(smallest))
+        stride = max(1, len(doors) // self.channels)
+        return [doors[channel * stride % len(doors)] for channel in range(self.channels)]
 
     @property
     def grid(self) -> tuple[int, int]:

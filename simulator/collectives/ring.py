@@ -23,15 +23,22 @@ def orders(layout: Layout) -> Ints:
     if layout.meshed and p > 2 and per_node in {None, p}:
         return mesh_orders(p)
     if layout.node_sizes is not None:
-        stride = max(1, min(layout.node_sizes) // layout.channels)
-        return np.array([_rail_order(channel * stride, layout.node_sizes) for channel in range(layout.channels)])
+        return _rail_orders(layout, layout.node_sizes)
     if layout.channels == 1 or per_node is None or p % per_node or p == per_node:
         return np.tile(np.arange(p, dtype=np.int64), (layout.channels, 1))
     stride = max(1, per_node // layout.channels)
     firsts, nodes = [channel * stride for channel in range(layout.channels)], p // per_node
     if layout.meshed:
         return np.array([_meshed_rail_order(first, nodes, per_node) for first in firsts], dtype=np.int64)
-    return np.array([_rail_order(first, (per_node,) * nodes) for first in firsts], dtype=np.int64)
+    return _rail_orders(layout, (per_node,) * nodes)
+
+
+def _rail_orders(layout: Layout, node_sizes: tuple[int, ...]) -> Ints:
+    """One ring per channel, their doors spread over the local ranks that may be doors on every node."""
+    doors = layout.doors or tuple(range(min(node_sizes)))
+    stride = max(1, len(doors) // layout.channels)
+    rows = [_rail_order(channel * stride, node_sizes, doors) for channel in range(layout.channels)]
+    return np.array(rows, dtype=np.int64)
 
 
 def mesh_orders(p: int) -> Ints:
@@ -66,15 +73,15 @@ def _meshed_rail_order(first: int, num_nodes: int, per_node: int) -> Ints:
     return np.concatenate(ring)
 
 
-def _rail_order(first: int, node_sizes: tuple[int, ...]) -> Ints:
+def _rail_order(first: int, node_sizes: tuple[int, ...], usable: tuple[int, ...]) -> Ints:
     """One ring over all nodes; hop k leaves node k by local rank ``doors[k]`` and enters node k + 1 by it.
 
     Doors are local ranks that every node has, so that a rail carries the ring even where nodes hold unequal numbers.
     """
-    num_nodes, common = len(node_sizes), min(node_sizes)
-    doors = [(first - 1 + k % 2) % common for k in range(num_nodes)]
+    num_nodes = len(node_sizes)
+    doors = [usable[(first - 1 + k % 2) % len(usable)] for k in range(num_nodes)]
     if num_nodes % 2:
-        doors[-1] = (first - 2) % common
+        doors[-1] = usable[(first - 2) % len(usable)]
     ring: list[int] = []
     start = 0
     for node, size in enumerate(node_sizes):

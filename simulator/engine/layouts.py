@@ -88,10 +88,12 @@ def layout_of(network: Network, gpus: Ints) -> Layout:
     one_node = len(sizes) == 1
     whole_torus = network.torus_shape if len(gpus) == network.num_gpus else None
     striped = together and network.rails > 0 and _any_order(network, gpus)
+    doors = _doors(network, gpus, sizes.tolist()) if striped else None
+    channels = min(_nics_per_node(network, gpus), len(doors or gpus)) if striped else 1
     return Layout(
         num_ranks=len(gpus), ranks_per_node=int(sizes[0]) if even else None,
         node_sizes=tuple(sizes.tolist()) if together and not even else None,
-        channels=_nics_per_node(network, gpus) if striped else 1,
+        channels=channels, doors=doors,
         torus_shape=whole_torus, torus_wrap=network.torus_wrap if whole_torus else None,
         meshed=(even or one_node) and network.torus_shape is None and _meshed(network, gpus),
     )  # fmt: skip
@@ -100,6 +102,17 @@ def layout_of(network: Network, gpus: Ints) -> Layout:
 def _domains(network: Network) -> Ints:
     """The node of every GPU: what NVLink joins. On a torus the host, since all its chips are one domain."""
     return network.domain_of_gpu if network.torus_shape is None else network.node_of_gpu
+
+
+def _doors(network: Network, gpus: Ints, sizes: list[int]) -> tuple[int, ...] | None:
+    """Local ranks that have a NIC on every node; None where all that every node has do, or none does."""
+    kind, graph = network.graph.nodes, network.graph
+    has = [any(kind[n]["kind"] == "nic" for n in graph[network.gpus[gpu]]) for gpu in gpus.tolist()]
+    if all(has) or not any(has):
+        return None
+    starts = np.cumsum([0, *sizes[:-1]]).tolist()
+    common = [local for local in range(min(sizes)) if all(has[start + local] for start in starts)]
+    return tuple(common) if 0 < len(common) < min(sizes) else None
 
 
 def _nics_per_node(network: Network, gpus: Ints) -> int:
