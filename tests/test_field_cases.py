@@ -84,6 +84,10 @@ def test_a04_leaving_the_node_costs_twofold_for_large_messages() -> None:
         assert 2.3 <= busbw(1, size) / busbw(4, size) <= 3.2, size
     assert 3.2 <= busbw(1, 16 * MIB) / busbw(4, 16 * MIB) <= 4.5
     assert 0.5 <= busbw(4, MIB) / 1e9 / 5.37 <= 2
+    assert 0.5 <= busbw(1, MIB) / 1e9 / 36.06 <= 2
+    small = rows("all_reduce", one, [32 * KIB])[0].busbw_bytes_per_s / 1e9
+    # with four nodes that row prints 0.01, some 6 ms, ten times its neighbour: no model of ours or NCCL's gives it
+    assert 0.5 <= small / 1.2 <= 2
 
 
 A100_US = {
