@@ -12,6 +12,7 @@ what comes out.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from simulator.errors import ScenarioError
 
@@ -31,6 +32,10 @@ SEND_BUFFER = "4096 16384 32768"
 RATES_BIT_PER_S = (1e6, 10e9)
 #: A machine that runs more has no processors for them; all have addresses in 10.77.0.0/24.
 MAX_HOSTS = 64
+
+#: Holds the names of namespaces; covered by a private tmpfs, so that the machine's own stays as it was. What programs
+#: print and the files that they are given are there too, and go with it.
+RUN = Path("/run")
 
 Command = tuple[str, ...]
 
@@ -58,7 +63,9 @@ class ShapedFabric:
         low, high = RATES_BIT_PER_S
         for name, rate in (("host rate", self.host_bit_per_s), ("uplink rate", self.uplink_bit_per_s)):
             if rate is not None and not low <= rate <= high:
-                raise ScenarioError(f"lab: {name} {rate:g} bit/s: expected {low:g} to {high:g}")
+                raise ScenarioError(
+                    f"lab: {name} {rate / 1e6:g} Mbit/s: expected {low / 1e6:g} to {high / 1e6:g} Mbit/s"
+                )
 
     @property
     def num_hosts(self) -> int:
@@ -127,7 +134,7 @@ def _host(fabric: ShapedFabric, tag: str, host: int) -> list[Command]:
 
 def namespace(name: str) -> str:
     """The file by which ``ip netns`` names a network namespace."""
-    return f"/run/netns/{name}"
+    return str(RUN / "netns" / name)
 
 
 def inside(name: str, line: str) -> Command:

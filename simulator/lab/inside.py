@@ -18,11 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from simulator.lab.fabric import ShapedFabric, build_commands, host_name, namespace
+from simulator.lab.fabric import RUN, ShapedFabric, build_commands, host_name, namespace
 
-#: Holds the names of namespaces; covered by a private tmpfs, so that the machine's own stays as it was. The programs'
-#: output goes there too, and with it.
-RUN = Path("/run")
 #: How often the programs and the standard input are looked at, s.
 LOOK_S = 0.02
 #: How long the others may go on once one program has failed, s.
@@ -41,7 +38,10 @@ def main() -> None:
 
 
 def _say(answer: dict[str, Any]) -> None:
-    print(json.dumps(answer), flush=True)
+    try:
+        print(json.dumps(answer), flush=True)
+    except BrokenPipeError:
+        os._exit(1)  # who opened the lab is gone, and with this process the lab is
 
 
 def _real_time() -> bool:
@@ -68,8 +68,13 @@ def _build(fabric: ShapedFabric, tag: str) -> str:
 
 
 def _run(request: dict[str, Any], tag: str) -> dict[str, Any]:
-    """One program per host, all started at once: {"ended": [{"host", "code", "out", "err"}], "timed_out"}."""
+    """Write the files, then run one program per host, all started at once.
+
+    Answers {"ended": [{"host", "code", "out", "err"}], "timed_out"}.
+    """
     environment = {**os.environ, **request["environment"]}
+    for name, text in request["files"].items():
+        (RUN / name).write_text(text, encoding="utf-8")
     running: list[subprocess.Popen[bytes]] = []
     for host, program in zip(request["hosts"], request["programs"], strict=True):
         with _file(host, "out").open("wb") as out, _file(host, "err").open("wb") as err:

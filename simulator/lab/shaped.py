@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simulator.errors import SimulatorError
+from simulator.errors import ScenarioError
 from simulator.lab.fabric import ShapedFabric, flat
 
 #: Every program of a lab carries this variable, the lab's tag, by which it can be found.
@@ -30,10 +30,12 @@ AS_ROOT_THERE = ("--user", "--map-root-user")
 #: Longest wait for namespaces to be built and for them to be gone, s. Generous: the machine may be busy.
 PATIENCE_S = 60.0
 
+_LONGEST_LINE = 400
+
 _NUMBERS = itertools.count()
 
 
-class LabError(SimulatorError):
+class LabError(ScenarioError):
     """The lab cannot be built here, or a program in it failed. Exit code 2."""
 
 
@@ -55,26 +57,32 @@ class Lab:
 
     def run(
         self, programs: Sequence[Sequence[str]], *, hosts: Sequence[int] | None = None,
-        environment: Mapping[str, str] | None = None, timeout_s: float = 120.0,
+        environment: Mapping[str, str] | None = None, files: Mapping[str, str] | None = None, timeout_s: float = 120.0,
     ) -> tuple[Ended, ...]:  # fmt: skip
         """Run ``programs[i]`` on ``hosts[i]`` (by default hosts 0, 1, ...), all at once, and wait for all.
 
         Each host's only interface besides ``lo`` is ``eth0``, address ``fabric.address(host)``; files are shared.
-        Raises LabError when a program fails, with the end of what it said, or when time runs out.
+        files: texts by name, which the programs find in the folder ``fabric.RUN``; that one only the lab sees.
+        Raises LabError when a program fails, with the last line that it said, or when time runs out.
         """
         chosen = list(range(len(programs)) if hosts is None else hosts)
         assert len(set(chosen)) == len(programs), "one host each"
         assert set(chosen) <= set(range(self.fabric.num_hosts)), "hosts of this fabric"
         request = {"hosts": chosen, "programs": [list(p) for p in programs], "environment": dict(environment or {}),
-                   "timeout_s": timeout_s}  # fmt: skip
+                   "files": dict(files or {}), "timeout_s": timeout_s}  # fmt: skip
         answer = _ask(self._process, request)
         ended = tuple(Ended(**entry) for entry in answer["ended"])
         bad = [e for e in ended if e.code]
         if bad:
             worst = max(bad, key=lambda e: (e.code > 0, len(e.err)))
             why = f"not done after {timeout_s:g} s" if answer["timed_out"] else f"exit {worst.code}"
-            raise LabError(f"lab: host {worst.host}: {why}: {worst.err.strip()[-2000:]}")
+            raise LabError(f"lab: host {worst.host}: {why}: {_last_line(worst.err)}")
         return ended
+
+
+def _last_line(said: str) -> str:
+    """Of Python's tracebacks the one that tells."""
+    return next((line.strip()[:_LONGEST_LINE] for line in reversed(said.splitlines()) if line.strip()), "")
 
 
 @contextmanager
@@ -133,7 +141,7 @@ def _prefix() -> tuple[str, ...]:
     """The command that makes private namespaces here. Raises LabError with the reason where none can be made."""
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     if missing:
-        raise LabError(f"lab: needs {' and '.join(missing)} (packages iproute2 and util-linux)")
+        raise LabError(f"lab: needs {', '.join(missing)} (packages iproute2 and util-linux)")
     said = []
     for more in ([()] if os.geteuid() == 0 else []) + [AS_ROOT_THERE]:
         prefix = (*PRIVATE, *more)
@@ -141,7 +149,7 @@ def _prefix() -> tuple[str, ...]:
         if not tried.returncode:
             return prefix
         said.append(tried.stderr.strip())
-    raise LabError(f"lab: needs root or user namespaces: {'; '.join(said)}")
+    raise LabError(f"lab: needs root or user namespaces: {'; '.join(dict.fromkeys(said))}")
 
 
 def unavailable() -> str:

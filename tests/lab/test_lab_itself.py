@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from simulator.errors import ScenarioError
+from simulator.lab import measuring
 from simulator.lab.fabric import PAYLOAD_SHARE, ShapedFabric, address, build_commands, flat, two_level
 from simulator.lab.model import Way, network_of, stated_rate
-from simulator.lab.shaped import LabError, leftovers, open_lab
+from simulator.lab.shaped import TOOLS, LabError, leftovers, open_lab
 from simulator.network.routes import Routes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,8 +55,8 @@ def test_names_fit_an_interface_and_are_of_one_lab() -> None:
     [
         (lambda: flat(0, 400e6), "hosts per side [0]: expected one or two numbers of at least 1"),
         (lambda: flat(65, 400e6), "together at most 64"),
-        (lambda: flat(2, 400), "host rate 400 bit/s: expected 1e+06 to 1e+10"),
-        (lambda: two_level(2, 400e6, 4e12), "uplink rate 4e+12 bit/s"),
+        (lambda: flat(2, 400), "host rate 0.0004 Mbit/s: expected 1 to 10000 Mbit/s"),
+        (lambda: two_level(2, 400e6, 4e12), "uplink rate 4e+06 Mbit/s"),
         (lambda: ShapedFabric(hosts_per_side=(2, 2), host_bit_per_s=1e8), "two sides need an uplink rate"),
         (lambda: network_of(flat(2, 1e8), Way(alpha_s=0, bytes_per_s=1), Way(alpha_s=0, bytes_per_s=1)), "across"),
     ],
@@ -73,6 +74,32 @@ def test_the_model_has_the_measured_numbers_on_every_way() -> None:
         table = routes.table(*([end] for end in ends))
         assert table.latency_s[0] == pytest.approx(way.alpha_s)
         assert table.solo_bytes_per_s[0] == pytest.approx(way.bytes_per_s)
+
+
+# ------------------------------------------------------------------------------------------------ where it cannot be
+
+
+def test_missing_tools_are_named_with_their_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    needs = r"needs ip, tc, unshare, nsenter, mount \(packages iproute2 and util-linux\)"
+    with pytest.raises(LabError, match=needs), open_lab(flat(2, 400e6)):
+        pass
+
+
+def test_without_the_right_to_namespaces_it_says_so_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for tool in TOOLS:
+        (tmp_path / tool).write_text("#!/bin/sh\necho 'unshare: Operation not permitted' >&2; exit 1\n")
+        (tmp_path / tool).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    said = "^lab: needs root or user namespaces: unshare: Operation not permitted$"
+    with pytest.raises(LabError, match=said), open_lab(flat(2, 400e6)):
+        pass
+
+
+def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "LOOKS_FOR_TORCH", "raise SystemExit(1)")
+    with pytest.raises(LabError, match=r"needs torch .*: pip install 'clustersim\[real\]'"):
+        measuring.needs_torch()
 
 
 # --------------------------------------------------------------------------------------- programs, and the end
