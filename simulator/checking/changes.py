@@ -1,0 +1,140 @@
+"""What could be set otherwise in a scenario, as overrides, each with what it does in words. Nothing is simulated here.
+
+The batch of a step stays what it is wherever that is possible: a smaller micro-batch is accumulated more often. A
+change that does alter it says so. What cannot be (a batch that does not divide, a key that a strategy lacks) is left
+out, or refused by ``load_scenario`` and then skipped by the search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from simulator.job import Job
+from simulator.network.graph import Network
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """overrides: ``key=value`` each, as on the command line. alters_batch: whether a step holds other tokens."""
+
+    overrides: tuple[str, ...]
+    why: str
+    alters_batch: bool = False
+
+    @property
+    def keys(self) -> frozenset[str]:
+        return frozenset(override.partition("=")[0] for override in self.overrides)
+
+
+def changes_of(job: Job, network: Network, *, memory_only: bool = False) -> tuple[Change, ...]:
+    """All single changes worth trying, in a fixed order. memory_only: only those that can take less memory."""
+    more_work = () if memory_only else (*_larger_micro_batches(job), *_larger_batches(job))
+    return (
+        *_smaller_micro_batches(job), *_recompute(job), *_strategies(job, network), *_details(job), *more_work,
+        *_nodes(job, network),
+    )  # fmt: skip
+
+
+def _smaller_micro_batches(job: Job) -> Iterator[Change]:
+    now, times = job.train.micro_batch, job.train.grad_accumulation
+    for part in (2, 4, 8, 16, 32):
+        if now % part == 0:
+            yield Change(
+                overrides=(f"train.micro_batch={now // part}", f"train.grad_accumulation={times * part}"),
+                why="smaller micro-batches, accumulated",
+            )
+
+
+def _larger_micro_batches(job: Job) -> Iterator[Change]:
+    now, times = job.train.micro_batch, job.train.grad_accumulation
+    for factor in (2, 4, 8):
+        if times % factor == 0:
+            yield Change(
+                overrides=(f"train.micro_batch={now * factor}", f"train.grad_accumulation={times // factor}"),
+                why="larger micro-batches, fewer of them",
+            )
+
+
+def _recompute(job: Job) -> Iterator[Change]:
+    if job.model.measured:
+        return
+    for mode, why in (
+        ("selective", "attention runs again in backward"),
+        ("selective-op", "every second product runs again in backward"),
+        ("full", "layers run again in backward"),
+        ("none", "nothing runs twice"),
+    ):
+        if mode != job.train.recompute:
+            yield Change(overrides=(f"train.recompute={mode}",), why=why)
+
+
+#: Keys of one strategy that another does not read would be refused: they go when the strategy changes.
+_STRATEGIES = (
+    ("zero1", "optimizer states sharded"), ("zero2", "gradients sharded too"), ("zero3", "weights sharded too"),
+    ("fsdp", "all states sharded, layers gathered as they are needed"), ("ddp", "nothing sharded"),
+)  # fmt: skip
+
+
+def _strategies(job: Job, network: Network) -> Iterator[Change]:
+    if job.num_ranks == 1:
+        return
+    now = job.scenario.parallel.strategy
+    for name, why in _STRATEGIES:
+        if name != now:
+            yield Change(overrides=(f"parallel={{strategy: {name}}}",), why=why)
+    per_node = job.num_ranks // max(1, network.num_nodes)
+    if network.num_nodes > 1 and per_node > 1:
+        yield Change(
+            overrides=(f"parallel={{strategy: hsdp, shard_size: {per_node}}}",),
+            why="states sharded inside a node, replicated across nodes",
+        )
+
+
+def _details(job: Job) -> Iterator[Change]:
+    """Settings of the strategy as it is."""
+    parallel = job.scenario.parallel
+    if parallel.strategy == "ddp":
+        if parallel.overlap != "bucketed":
+            yield Change(overrides=("parallel.overlap=bucketed",), why="gradients sent while backward runs")
+        elif not parallel.gradient_as_bucket_view:
+            yield Change(
+                overrides=("parallel.gradient_as_bucket_view=true",), why="gradients live in the buckets themselves"
+            )
+            for cap in (10, 50, 100, 200):
+                yield Change(overrides=(f"parallel.bucket_cap={cap} MiB",), why="buckets of another size")
+        yield Change(overrides=("parallel.comm_hook=bf16",), why="gradients sent in 16 bits")
+    if parallel.strategy in ("fsdp", "hsdp") and parallel.reshard_after_forward is True:
+        yield Change(overrides=("parallel.reshard_after_forward=false",), why="weights kept from forward to backward")
+        yield Change(overrides=("parallel.reduce_dtype=bf16",), why="gradients sent in 16 bits")
+
+
+def _larger_batches(job: Job) -> Iterator[Change]:
+    for factor in (2, 4, 8, 16, 32, 64):
+        yield Change(
+            overrides=(f"train.grad_accumulation={job.train.grad_accumulation * factor}",),
+            why=f"a batch of {factor} times the tokens", alters_batch=True,
+        )  # fmt: skip
+    if job.train.micro_batch > 1 or job.train.grad_accumulation == 1:
+        for factor in (2, 4):
+            yield Change(
+                overrides=(f"train.micro_batch={job.train.micro_batch * factor}",),
+                why=f"a batch of {factor} times the tokens", alters_batch=True,
+            )  # fmt: skip
+
+
+def _nodes(job: Job, network: Network) -> Iterator[Change]:
+    """More hosts share the states; each keeps its batch, so a step's grows, unless accumulation can shrink."""
+    if network.torus_shape or job.scenario.cluster.shape is not None:
+        return
+    times = job.train.grad_accumulation
+    for factor in (2, 4):
+        more = f"cluster.nodes={network.num_nodes * factor}"
+        if times % factor == 0:
+            yield Change(
+                overrides=(more, f"train.grad_accumulation={times // factor}"), why=f"{factor} times the hosts"
+            )
+        else:
+            yield Change(
+                overrides=(more,), why=f"{factor} times the hosts, and the tokens of a batch", alters_batch=True
+            )

@@ -1,0 +1,107 @@
+"""Which change mends a scenario: every candidate is simulated, and cures are ranked by what a token then costs.
+
+Single changes first. Where none of them is enough, the most helpful ones are combined, two at a time, with all
+others. A change counts as a cure when every judgement that failed holds, and none that held fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from simulator.answer import StepAnswer, answer_step
+from simulator.checking.changes import Change, changes_of
+from simulator.errors import SimulatorError
+from simulator.report.verdict import Verdict
+from simulator.scenario import Scenario
+
+#: Single changes that are combined with others when none is enough.
+_COMBINED = 4
+#: A verdict of all that is judged; a loader of the scenario with more overrides.
+Judge = Callable[[StepAnswer], Sequence[Verdict]]
+Load = Callable[[Sequence[str]], Scenario]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cure:
+    """A change and the step that it gives. gpu_s_per_token: what a token costs, before prices."""
+
+    change: Change
+    step_time_s: float
+    gpu_s_per_token: float
+    peak_bytes: float
+    exposed_share: float
+    num_ranks: int
+    failing: tuple[str, ...]
+    tokens_per_step: int
+
+    @property
+    def cures(self) -> bool:
+        return not self.failing
+
+
+def find_cures(
+    base: StepAnswer, load: Load, judge: Judge, tell: Callable[[int, int], None] = lambda done, total: None
+) -> tuple[Cure, ...]:
+    """Cures of a failing scenario; first those that keep the tokens of a step, the cheapest per token first.
+
+    load: the scenario with these overrides on top. tell: called with how many of how many are simulated.
+    """
+    broken = {verdict.what for verdict in judge(base) if not verdict.ok}
+    singles = changes_of(base.job, base.network, memory_only=broken == {"memory"})
+    found = list(_tried(singles, load, judge, tell))
+    cured = [cure for cure in found if cure.cures]
+    if not cured:
+        pairs = _pairs(broken, singles, found)
+        cured = [cure for cure in _tried(pairs, load, judge, tell) if cure.cures]
+    return tuple(sorted(cured, key=_rank))
+
+
+def _rank(cure: Cure) -> tuple[bool, float, int, tuple[str, ...]]:
+    """What keeps the batch first; then the cheapest token; of equals (to three digits) the smaller change."""
+    change = cure.change
+    return (change.alters_batch, float(f"{cure.gpu_s_per_token:.3g}"), len(change.overrides), change.overrides)
+
+
+def _tried(
+    changes: Sequence[Change], load: Load, judge: Judge, tell: Callable[[int, int], None]
+) -> Iterator[Cure]:  # fmt: skip
+    for done, change in enumerate(changes):
+        tell(done, len(changes))
+        try:
+            answer = answer_step(load(change.overrides))
+        except SimulatorError:  # what the strategy, the library or the topology does not allow is no candidate
+            continue
+        yield _cure(change, answer, judge)
+    tell(len(changes), len(changes))
+
+
+def _cure(change: Change, answer: StepAnswer, judge: Judge) -> Cure:
+    report = answer.report
+    return Cure(
+        change=change, step_time_s=report.step_time_s, gpu_s_per_token=1.0 / report.tokens_per_s_per_gpu,
+        peak_bytes=report.memory.peak_bytes, exposed_share=report.exposed_share, num_ranks=answer.job.num_ranks,
+        failing=tuple(v.what for v in judge(answer) if not v.ok), tokens_per_step=report.tokens_per_step,
+    )  # fmt: skip
+
+
+def _pairs(broken: set[str], singles: Sequence[Change], found: Sequence[Cure]) -> list[Change]:
+    """The most helpful changes, each with every other that sets other keys."""
+    helpful = sorted(found, key=lambda cure: _badness(cure, broken))[:_COMBINED]
+    pairs: dict[frozenset[str], Change] = {}
+    for cure in helpful:
+        for other in singles:
+            if not (cure.change.keys & other.keys):
+                both = (*cure.change.overrides, *other.overrides)
+                pairs.setdefault(frozenset(both), Change(
+                    overrides=both, why=f"{cure.change.why}; {other.why}",
+                    alters_batch=cure.change.alters_batch or other.alters_batch,
+                ))  # fmt: skip
+    return list(pairs.values())
+
+
+def _badness(cure: Cure, broken: set[str]) -> tuple[int, float, float]:
+    """Fewer failures first, then less of what is too much: memory, or exposed communication."""
+    if "memory" in broken:
+        return (len(cure.failing), cure.peak_bytes, cure.exposed_share)
+    return (len(cure.failing), cure.exposed_share, cure.gpu_s_per_token)

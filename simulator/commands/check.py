@@ -1,0 +1,132 @@
+"""``simulator check``: verdicts first, and where one fails the cheapest changes that mend it, found by simulating."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+
+import click
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from simulator.answer import StepAnswer, answer_step
+from simulator.checking.conditions import parse_condition
+from simulator.checking.judgements import judgements, with_usual_limits
+from simulator.checking.search import Cure, find_cures
+from simulator.load import load_scenario
+from simulator.report.break_even import break_even_of
+from simulator.report.check_text import CureLine, break_even_lines, cost_table, cure_table, verdict_lines
+from simulator.report.console import console
+from simulator.report.costs import costs_of
+from simulator.report.step_text import headline
+from simulator.report.verdict import Verdict, bound_sentence
+from simulator.scenario import Scenario
+
+SCHEMA_VERSION = 1
+
+
+def check(scenario: str, overrides: tuple[str, ...], fail_if: tuple[str, ...], search: bool, as_json: bool) -> int:
+    """Judge the scenario, print what mends it, and return 1 when a judgement fails, else 0."""
+    conditions = [parse_condition(text) for text in fail_if]
+
+    def load(more: Sequence[str]) -> Scenario:
+        return with_usual_limits(load_scenario(scenario, merged(overrides, more)))
+
+    def judge(answer: StepAnswer) -> list[Verdict]:
+        return judgements(answer, conditions)
+
+    loaded = load(())
+    if loaded.collective is not None:
+        raise click.UsageError("check judges a training step; this scenario holds a single collective")
+    base = answer_step(loaded)
+    found = judge(base)
+    cures: tuple[Cure, ...] = ()
+    if search and not all(verdict.ok for verdict in found):
+        with _progress() as tell:
+            cures = find_cures(base, load, judge, tell)
+    if as_json:
+        click.echo(json.dumps(_json(base, found, cures, searched=search), indent=2))
+    else:
+        _print(base, found, cures, searched=search)
+    return int(not all(verdict.ok for verdict in found))
+
+
+def merged(overrides: Sequence[str], more: Sequence[str]) -> tuple[str, ...]:
+    """``overrides`` without those that ``more`` sets anew, and ``more``."""
+    keys = [text.partition("=")[0].strip() for text in more]
+
+    def replaced(text: str) -> bool:
+        key = text.partition("=")[0].strip()
+        return any(key == new or key.startswith(f"{new}.") or new.startswith(f"{key}.") for new in keys)
+
+    return (*(text for text in overrides if not replaced(text)), *more)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    """How many changes are simulated, on standard error, where that is a terminal."""
+    columns = (TextColumn("simulating changes"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("changes", total=None)
+
+        def tell(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        yield tell
+
+
+def _print(base: StepAnswer, found: Sequence[Verdict], cures: Sequence[Cure], *, searched: bool) -> None:
+    out = console()
+    out.print(headline(base.report, base.job, base.network), markup=False, highlight=False)
+    for line in verdict_lines(found):
+        out.print(line)
+    out.print(bound_sentence(base.report, base.job), markup=False, highlight=False, style="bold")
+    for text in break_even_lines(break_even_of(base.report, base.job)):
+        out.print(text)
+    if not all(verdict.ok for verdict in found) and searched:
+        out.print("")
+        if cures:
+            out.print(cure_table([_line(cure) for cure in cures], 1.0 / base.report.tokens_per_s_per_gpu))
+        else:
+            out.print("No change that was tried mends it, alone or with another.", style="bold")
+    out.print("")
+    out.print(cost_table(costs_of(base.report, base.job)))
+
+
+def _line(cure: Cure) -> CureLine:
+    return CureLine(
+        setting=" ".join(cure.change.overrides), why=cure.change.why, step_time_s=cure.step_time_s,
+        gpu_s_per_token=cure.gpu_s_per_token, peak_bytes=cure.peak_bytes, exposed_share=cure.exposed_share,
+        num_ranks=cure.num_ranks, tokens_per_step=cure.tokens_per_step,
+    )  # fmt: skip
+
+
+def _json(base: StepAnswer, found: Sequence[Verdict], cures: Sequence[Cure], *, searched: bool) -> dict[str, object]:
+    even = break_even_of(base.report, base.job)
+    tried = [
+        {
+            "set": list(cure.change.overrides), "why": cure.change.why, "alters_batch": cure.change.alters_batch,
+            "step_time_s": cure.step_time_s, "gpu_s_per_token": cure.gpu_s_per_token,
+            "memory_peak_bytes": cure.peak_bytes, "exposed_share": cure.exposed_share, "gpus": cure.num_ranks,
+            "tokens_per_step": cure.tokens_per_step,
+        }
+        for cure in cures
+    ]  # fmt: skip
+    return {
+        "schema_version": SCHEMA_VERSION, "kind": "check",
+        "feasible": all(verdict.ok for verdict in found),
+        "verdicts": [
+            {
+                "what": v.what, "ok": v.ok, "value": v.value, "limit": v.limit, "why": v.why,
+                "try": [] if v.ok else tried,
+            }
+            for v in found
+        ],
+        "searched": searched,
+        "break_even": None if even is None else asdict(even),
+        "cost": asdict(costs_of(base.report, base.job)),
+        "step_time_s": base.report.step_time_s, "tokens_per_s_per_gpu": base.report.tokens_per_s_per_gpu,
+        "memory_peak_bytes": base.report.memory.peak_bytes, "exposed_share": base.report.exposed_share,
+    }  # fmt: skip

@@ -1,0 +1,95 @@
+"""``simulator check`` as text: verdicts first, with what would mend them, then break-even and costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from simulator.report.break_even import BreakEven
+from simulator.report.costs import PLANNED_MFU, Costs, Money
+from simulator.report.verdict import Verdict
+from simulator.units import (
+    format_bandwidth,
+    format_count,
+    format_dollars,
+    format_gib,
+    format_percent,
+    format_time,
+)
+
+MOST_CURES = 5
+
+
+class CureLine(NamedTuple):
+    """A change that was simulated: what to set, why, and what the step becomes."""
+
+    setting: str
+    why: str
+    step_time_s: float
+    gpu_s_per_token: float
+    peak_bytes: float
+    exposed_share: float
+    num_ranks: int
+    tokens_per_step: int
+
+
+def verdict_lines(verdicts: Sequence[Verdict]) -> Iterator[Text]:
+    """What fails first."""
+    for verdict in sorted(verdicts, key=lambda v: v.ok):
+        mark, style = ("ok  ", "green") if verdict.ok else ("FAIL", "bold red")
+        line = Text(f"{mark} {verdict.what}: {verdict.value} (limit {verdict.limit}): ", style=style)
+        yield line.append(verdict.why, style="default")
+
+
+def cure_table(cures: Sequence[CureLine], now_gpu_s_per_token: float) -> Table:
+    """The cheapest changes that mend everything; cost is GPU time per token against the scenario as it is."""
+    title = "What mends it, simulated: the same batch first, then the cheapest"
+    table = Table(title=title, title_justify="left", title_style="bold", pad_edge=False, box=None)
+    for number, column in enumerate(("set", "step", "cost of a token", "memory", "exposed", "GPUs", "tokens a step")):
+        table.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
+    for cure in cures[:MOST_CURES]:
+        change = cure.gpu_s_per_token / now_gpu_s_per_token - 1
+        table.add_row(
+            cure.setting, format_time(cure.step_time_s), f"{100 * change:+.1f} %", format_gib(cure.peak_bytes),
+            format_percent(cure.exposed_share), f"{cure.num_ranks:,}", format_count(cure.tokens_per_step),
+        )  # fmt: skip
+    return table
+
+
+def break_even_lines(even: BreakEven | None) -> Iterator[Text]:
+    """Below what something must be exposed."""
+    if even is None:
+        return
+    tokens, now = f"{even.tokens_per_gpu:,.0f}", f"{even.now_tokens_per_gpu:,.0f}"
+    rate, now_rate = format_bandwidth(even.bandwidth_bytes_per_s, 3), format_bandwidth(even.now_bytes_per_s, 3)
+    yield Text(
+        f"Break-even: communication takes as long as compute at {tokens} tokens per GPU and step (now {now}), or where "
+        f"collectives move {rate} per GPU (now {now_rate})."
+    )
+
+
+def cost_table(costs: Costs) -> RenderableType:
+    """Time and money; what the scenario does not state is left out."""
+    table = Table(title="Costs", title_justify="left", title_style="bold", pad_edge=False, box=None, show_header=False)
+    hours = f"{costs.gpu_hours_per_million_tokens:,.3g} GPU-hours"
+    table.add_row("a million tokens", hours, _money(costs.per_million_tokens))
+    if costs.per_step is not None:
+        table.add_row("a step", "", _money(costs.per_step))
+    if costs.days is not None and costs.gpu_hours is not None and costs.steps is not None:
+        table.add_row("the run", f"{costs.gpu_hours:,.0f} GPU-hours", _money(costs.run))
+        table.add_row("", f"{costs.days:,.1f} days, {costs.steps:,.0f} steps", "")
+        if costs.days_by_6nd is not None:
+            table.add_row("", f"{costs.days_by_6nd:,.1f} days by 6ND at {PLANNED_MFU:.0%} MFU", "")
+    return table
+
+
+def _money(money: Money | None) -> str:
+    if money is None:
+        return ""
+    if money.low == money.high:
+        return format_dollars(money.typical)
+    return f"{format_dollars(money.typical)} ({format_dollars(money.low)} to {format_dollars(money.high)})"

@@ -1,0 +1,221 @@
+"""``simulator check``: verdicts, cures that are simulated, break-even, costs, conditions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from simulator.checking.conditions import parse_condition
+from simulator.checking.judgements import USUAL_EXPOSED
+from simulator.cli.check import check
+from simulator.commands.check import merged
+from simulator.errors import ScenarioError
+
+H100, MFU = 989.4e12, 0.4
+
+
+def written(path: Path, **blocks: Any) -> str:
+    path.write_text(yaml.safe_dump(blocks), encoding="utf-8")
+    return str(path)
+
+
+def asked(*arguments: str) -> Result:
+    result = CliRunner().invoke(check, list(arguments))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def told(*arguments: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(asked(*arguments, "--json").output)
+    return found
+
+
+def one_layer(path: Path, tokens: int, bandwidth: str, parallel: dict[str, Any]) -> str:
+    """A layer of 100 M parameters on 1,024 H100 that reach 40 % of their peak."""
+    params = 100_000_000
+    forward = 2 * params * tokens / (H100 * MFU)
+    return written(
+        path, cluster={"topology": {
+            "name": "flat", "kind": "uniform", "nodes": 1024, "bandwidth": bandwidth, "alpha": "0 us",
+            "library": "textbook", "source": "the lectures' links",
+        }},
+        model={"layers": [{
+            "name": "layer", "params": params, "forward": f"{forward * 1e3} ms", "backward": f"{2e3 * forward} ms",
+        }]},
+        parallel=parallel, train={"seq_len": tokens, "micro_batch": 1, "precision": "bf16-master"},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("bandwidth", "parallel", "published"),
+    [
+        ("50 GB/s", {"strategy": "ddp", "algorithm": "ring"}, 5300),
+        ("450 GB/s", {"strategy": "ddp", "algorithm": "ring"}, 590),
+        ("50 GB/s", {"strategy": "fsdp", "reduce_dtype": "fp32"}, 10_560),
+    ],
+)
+def test_break_even_tokens_are_those_of_the_lectures(
+    tmp_path: Path, bandwidth: str, parallel: dict[str, Any], published: int
+) -> None:
+    """REQUIREMENTS 15: b F/(6 B). All-reduce: b = 4; ZeRO-3: 8, two gathers in 16 bits and gradients in fp32."""
+    found = told(one_layer(tmp_path / "s.yaml", 8192, bandwidth, parallel), "--no-search")
+    assert found["break_even"]["tokens_per_gpu"] == pytest.approx(published, rel=0.01)
+    assert found["break_even"]["now_tokens_per_gpu"] == 8192
+
+
+def test_a_step_at_its_break_even_bandwidth_communicates_as_long_as_it_computes(tmp_path: Path) -> None:
+    parallel = {"strategy": "ddp", "algorithm": "ring"}
+    even = told(one_layer(tmp_path / "s.yaml", 8192, "50 GB/s", parallel), "--no-search")["break_even"]
+    rate = f"{even['bandwidth_bytes_per_s'] / 1e9} GB/s"
+    again = told(one_layer(tmp_path / "t.yaml", 8192, rate, parallel), "--no-search")["break_even"]
+    assert again["bandwidth_bytes_per_s"] == pytest.approx(again["now_bytes_per_s"], rel=1e-3)
+    assert again["tokens_per_gpu"] == pytest.approx(8192, rel=1e-3)
+
+
+# ------------------------------------------------------------------------------------------------------------- verdicts
+
+
+def llama(path: Path, **more: Any) -> str:
+    blocks: dict[str, Any] = {
+        "cluster": {"topology": "dgx-h100", "nodes": 2}, "model": {"preset": "llama-3.2-1b"},
+        "train": {"seq_len": 4096, "micro_batch": 2, "precision": "bf16-mixed"},
+    }  # fmt: skip
+    return written(path, **(blocks | more))
+
+
+def test_a_step_that_fits_and_hides_is_fine(tmp_path: Path) -> None:
+    result = asked(llama(tmp_path / "s.yaml"))
+    assert result.exit_code in (0, None)
+    assert result.output.count("ok  ") == 2
+    assert f"limit {USUAL_EXPOSED:.1%}".replace("%", " %") in result.output
+    assert "What mends it" not in result.output
+
+
+@pytest.mark.slow
+def test_a_model_that_does_not_fit_does_with_the_first_advice(tmp_path: Path) -> None:
+    path = llama(tmp_path / "s.yaml", model={"preset": "llama-3-8b"})
+    before = told(path)
+    assert not before["feasible"]
+    advice = before["verdicts"][0]["try"]
+    assert advice
+    after = told(path, *advice[0]["set"], "--no-search")
+    assert after["feasible"]
+    assert after["memory_peak_bytes"] == pytest.approx(advice[0]["memory_peak_bytes"])
+    same_batch = [cure for cure in advice if not cure["alters_batch"]]
+    costs = [cure["gpu_s_per_token"] for cure in same_batch]
+    assert costs == sorted(costs, key=lambda cost: float(f"{cost:.3g}"))
+    assert advice[: len(same_batch)] == same_batch
+
+
+@pytest.mark.slow
+def test_communication_that_does_not_hide_does_with_the_first_advice(tmp_path: Path) -> None:
+    """Two workstations on 10 GbE send 124 M gradients in every step of one short sequence."""
+    path = llama(
+        tmp_path / "s.yaml", cluster={"topology": "workstations-10gbe", "nodes": 2}, model={"preset": "gpt2"},
+        train={"seq_len": 1024, "micro_batch": 4, "grad_accumulation": 1},
+    )  # fmt: skip
+    before = told(path)
+    assert before["exposed_share"] > USUAL_EXPOSED
+    advice = before["verdicts"][1]["try"]
+    assert advice
+    after = told(path, *advice[0]["set"], "--no-search")
+    assert after["feasible"]
+    assert after["exposed_share"] <= USUAL_EXPOSED
+
+
+def test_a_batch_beyond_the_critical_one_fails(tmp_path: Path) -> None:
+    """16 GPUs x 2 x 4,096 tokens."""
+    path = llama(tmp_path / "s.yaml")
+    within, beyond = (told(path, f"goal.critical_batch={size}", "--no-search") for size in ("4M", "100k"))
+    assert [v["ok"] for v in within["verdicts"] if v["what"] == "batch"] == [True]
+    (batch,) = (v for v in beyond["verdicts"] if v["what"] == "batch")
+    assert not batch["ok"]
+    assert batch["value"] == "131k tokens a step"
+
+
+# ---------------------------------------------------------------------------------------------------------------- costs
+
+
+def test_costs_are_price_times_gpus_times_time(tmp_path: Path) -> None:
+    cost = {"gpu_hour": "$2.50/h", "low": "$2/h", "high": "$4/h", "as_of": "2026-11"}
+    found = told(llama(tmp_path / "s.yaml", cost=cost, goal={"tokens": "1T"}))
+    step_s, costs = found["step_time_s"], found["cost"]
+    steps = 1e12 / 131_072
+    assert costs["steps"] == pytest.approx(steps)
+    assert costs["gpu_hours"] == pytest.approx(16 * steps * step_s / 3600)
+    assert costs["run"]["typical"] == pytest.approx(2.5 * costs["gpu_hours"])
+    assert costs["run"]["low"] == pytest.approx(2.0 * costs["gpu_hours"])
+    assert costs["run"]["high"] == pytest.approx(4.0 * costs["gpu_hours"])
+    assert costs["per_million_tokens"]["typical"] == pytest.approx(costs["run"]["typical"] / 1e6)
+    assert costs["per_step"]["typical"] == pytest.approx(2.5 * 16 * step_s / 3600)
+    assert costs["days"] == pytest.approx(steps * step_s / 86_400)
+    assert costs["days_by_6nd"] == pytest.approx(6 * 1_235_814_400 * 1e12 / (16 * 989.4e12 * 0.4) / 86_400, rel=1e-3)
+
+
+def test_without_a_price_no_money_is_told(tmp_path: Path) -> None:
+    found = told(llama(tmp_path / "s.yaml"))["cost"]
+    assert found["per_step"] is found["run"] is found["days"] is None
+    assert found["gpu_hours_per_million_tokens"] > 0
+    assert "$" not in asked(llama(tmp_path / "s.yaml")).output
+
+
+@pytest.mark.parametrize(
+    ("cost", "words"),
+    [
+        ({"gpu_hour": "$2.50/h"}, "cost.as_of"),
+        ({"gpu_hour": 2.5, "as_of": "2026-11"}, "cost.gpu_hour"),
+        ({"gpu_hour": "$2.50/h", "low": "$3/h", "as_of": "2026-11"}, "cost.low: must not be above gpu_hour"),
+        ({"gpu_hour": "$2.50/h", "high": "$1/h", "as_of": "2026-11"}, "cost.high: must not be below gpu_hour"),
+        ({"gpu_hour": "$2.50/h", "as_of": "November"}, "cost.as_of"),
+    ],
+)
+def test_a_price_needs_a_unit_a_day_and_a_range_around_it(tmp_path: Path, cost: dict[str, Any], words: str) -> None:
+    with pytest.raises(ScenarioError, match=words):
+        asked(llama(tmp_path / "s.yaml", cost=cost))
+
+
+# ----------------------------------------------------------------------------------------------------------- conditions
+
+
+def test_fail_if_fails_when_it_holds(tmp_path: Path) -> None:
+    path = llama(tmp_path / "s.yaml")
+    step_s = told(path)["step_time_s"]
+    for condition, fails in (
+        (f"step>{step_s * 1e3 + 1:.0f} ms", False), (f"step>{step_s * 1e3 - 1:.0f} ms", True), ("mfu<90%", True),
+        ("memory>=40 GiB", True), ("exposed>10%", False), ("tokens_per_s<1k", False),
+    ):  # fmt: skip
+        result = asked(path, "--no-search", "--fail-if", condition)
+        assert ("FAIL" in result.output) is fails, condition
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("exposd>10%", "did you mean 'exposed'"),
+        ("exposed=10%", "expected METRIC"),
+        ("step>10", "has no unit"),
+        ("cost>10", "an amount such as"),
+        ("memory>10%", "a size such as"),
+    ],
+)
+def test_a_condition_that_cannot_be_read_says_what_is_accepted(text: str, words: str) -> None:
+    with pytest.raises(ScenarioError, match=words):
+        parse_condition(text)
+
+
+def test_a_condition_on_money_needs_a_price(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match=r"needs goal\.tokens and cost"):
+        asked(llama(tmp_path / "s.yaml"), "--fail-if", "cost>$1M")
+
+
+def test_a_change_takes_the_place_of_the_users_own_setting() -> None:
+    mine = ("train.micro_batch=8", "parallel.strategy=ddp", "cluster.nodes=4")
+    assert merged(mine, ("train.micro_batch=4", "parallel={strategy: fsdp}")) == (
+        "cluster.nodes=4", "train.micro_batch=4", "parallel={strategy: fsdp}",
+    )  # fmt: skip
