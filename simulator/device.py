@@ -85,9 +85,11 @@ class DeviceSpec(Frozen):
 
     ``generation`` is the row of a communication library's tables that holds for it, none where no such library runs.
     ``memory`` is what the driver reports (the context is taken from it), ``memory_bandwidth`` the nominal rate,
-    ``comm_sm_share`` the share of compute lost while a collective runs on this device. ``context`` is the memory a
-    process takes before its first tensor, ``communicator`` what the first communicator adds. ``kernels`` is how the
-    device's usual framework runs element-wise work (``training.elementwise``): PyTorch eager, XLA always fused.
+    ``comm_sm_share`` the share of compute lost while a collective runs on this device, where the library's channels are
+    unknown (0: it needs no cores), ``comm_memory_accesses`` the bytes of memory traffic for each byte sent, which
+    compute then lacks. ``context`` is the memory a process takes before its first tensor, ``communicator`` what the
+    first communicator adds. ``kernels`` is how the device's usual ``framework`` runs element-wise work
+    (``training.elementwise``): PyTorch eager, XLA always fused.
     """
 
     name: str
@@ -102,10 +104,14 @@ class DeviceSpec(Frozen):
     sm_count: int = Field(gt=0)
     comm_sm_share: ShareOrZero
     comm_sm_source: str = Field(min_length=1)
+    comm_memory_accesses: float = Field(ge=0, le=10)
+    comm_memory_source: str = Field(min_length=1)
+    comm_memory_uncertain: bool = False
     context: BytesOrZero
     context_source: str = Field(min_length=1)
     communicator: BytesOrZero
     communicator_source: str = Field(min_length=1)
+    framework: Literal["pytorch", "xla"] = "pytorch"
     kernels: Literal["eager", "fused"] = "eager"
     efficiency: Efficiency
     price: Price | None = None

@@ -55,6 +55,11 @@ BytesOrZero = Annotated[float, *_quantity(units.parse_bytes, "0 B", "0 B", "1 EB
 Time = Annotated[float, *_quantity(units.parse_time, "5 us", "0.001 ps", "10000 days")]
 TimeOrZero = Annotated[float, *_quantity(units.parse_time, "0 us", "0 s", "10000 days")]
 FlopPerSecond = Annotated[float, *_quantity(units.parse_flop_per_s, "989 TFLOP/s", "1 FLOP/s", "1000 EFLOP/s")]
+Tokens = Annotated[
+    float,
+    BeforeValidator(_Quantity(units.parse_count, "1", "1e18")),
+    WithJsonSchema({"type": ["string", "number"], "examples": ["15T"], "description": "a number, such as '15T'"}),
+]
 Price = Annotated[float, *_quantity(units.parse_price, "$2.50/h", "$0.000001/h", "$1000000/h")]
 
 

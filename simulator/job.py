@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from simulator.device import DeviceSpec
 from simulator.plan import Plan
 from simulator.scenario import Scenario, Train
-from simulator.training.memory import Memory
 from simulator.training.operations import TrainingModel
 from simulator.training.step import StepInputs
 
@@ -16,8 +15,9 @@ from simulator.training.step import StepInputs
 class Job:
     """A planned training step: the plans, and what the report needs to know beside the timeline.
 
-    slowdown: share of compute speed lost while a collective is active. device: None for measured layers on a
-    topology without one.
+    core_share, channel_share, memory_s_per_byte: how collectives slow compute (engine.interference). device: None for
+    measured layers on a topology without one. merged_ranks: ranks that are simulated with the speed of others
+    (rank_classes).
     """
 
     scenario: Scenario
@@ -26,8 +26,10 @@ class Job:
     device: DeviceSpec | None
     step: Plan
     startup: Plan
-    memory: Memory
-    slowdown: float
+    core_share: float
+    channel_share: float
+    memory_s_per_byte: float
+    merged_ranks: int = 0
 
     @property
     def model(self) -> TrainingModel:
@@ -36,3 +38,13 @@ class Job:
     @property
     def num_ranks(self) -> int:
         return self.inputs.num_ranks
+
+    @property
+    def micro_batch_of_all(self) -> int:
+        """Sequences of one micro-batch, all ranks together, each with its own number of them."""
+        return round(self.train.micro_batch * sum(len(ranks.ranks) * ranks.work for ranks in self.step.classes))
+
+    @property
+    def tokens(self) -> int:
+        """Tokens (or samples, when a sample is no sequence) of a step, all ranks together."""
+        return self.inputs.model.seq_len * self.micro_batch_of_all * self.inputs.micro_batches

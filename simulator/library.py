@@ -23,7 +23,6 @@ Protocol = Literal["LL", "LL128", "Simple"]
 PROTOCOLS: tuple[Protocol, ...] = ("LL", "LL128", "Simple")
 Generation = Literal["volta", "turing", "ampere", "ada", "hopper", "blackwell", "cdna2", "cdna3"]
 Fabric = Literal["infiniband", "roce", "efa", "slingshot", "slingshot_rdzv", "ethernet"]
-
 Cpu = Literal["intel", "amd", "arm", "other"]
 
 #: Seconds with LL, LL128 and Simple.
@@ -33,7 +32,6 @@ ByNodes = Annotated[tuple[Bandwidth, Bandwidth, Bandwidth], Field(strict=False)]
 #: (time, share): a transfer that takes this time at full rate really runs at this share of it. From short to long;
 #: a power law between, flat outside. By time and not by size, so that one ramp serves links of any rate.
 Ramp = Annotated[tuple[Annotated[tuple[Time, Share], Field(strict=False)], ...], Field(strict=False, min_length=1)]
-
 
 #: Measured time / model's time.
 Factor = Annotated[float, Field(gt=0, le=1000)]
@@ -159,7 +157,9 @@ class AlphaBetaLibrary(Frozen):
     ``algorithms`` fixes what runs for an operation (none: the fastest on the network). ``runs_as`` names operations
     that the library performs by another of the same size, as gloo's reduce-scatter performs an all-reduce.
     ``fabrics``: the kinds of network that it runs over, any when left out; on other machines its bytes would take other
-    ways than the links that are described.
+    ways than the links that are described. ``operation_launch``: where it is not the usual one, by what really runs.
+    ``streams``: whether calls return before the collective is done, which then runs on a stream of the device; with
+    tensors on the CPU a synchronous call blocks its thread.
     """
 
     model: Literal["alpha_beta"] = "alpha_beta"
@@ -167,9 +167,11 @@ class AlphaBetaLibrary(Frozen):
     title: str = ""
     message_overhead: TimeOrZero = 0.0
     collective_launch: TimeOrZero = 0.0
+    operation_launch: Mapping[Operation, TimeOrZero] = {}
     algorithms: Mapping[str, str] = {}
     runs_as: Mapping[str, str] = {}
     fabrics: Items[Fabric] = ()
+    streams: bool = True
     source: Source = "closed forms of the textbooks: no software cost"
 
     @model_validator(mode="after")

@@ -28,7 +28,7 @@ ALGORITHMS: Mapping[str, tuple[str, ...]] = {
     ),
     "reduce_scatter": ("ring", "hierarchical", "nvls", "pat", "halving_doubling", "direct", "torus", "naive"),
     "all_gather": ("ring", "hierarchical", "nvls", "pat", "halving_doubling", "direct", "torus", "naive"),
-    "broadcast": ("ring", "tree", "hierarchical", "naive"),
+    "broadcast": ("ring", "tree", "eager_tree", "hierarchical", "naive"),
     "reduce": ("ring", "tree", "hierarchical", "naive"),
     "scatter": ("tree", "direct", "naive"),
     "gather": ("tree", "direct", "naive"),

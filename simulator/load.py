@@ -18,12 +18,13 @@ from simulator import shipped
 from simulator.device import DeviceSpec
 from simulator.errors import ScenarioError
 from simulator.heads import degree_problem, heads_of, heads_of_file
-from simulator.library import LIBRARIES, AlphaBetaLibrary, CalibratedLibrary, NcclLibrary
+from simulator.library import AlphaBetaLibrary, CalibratedLibrary, NcclLibrary
 from simulator.model_spec import MODEL_FORMS, HfModel, PresetModel
 from simulator.origin import Origin
 from simulator.overrides import Forms, apply_overrides
 from simulator.preset import PresetSpec
 from simulator.problems import Loc, Problem, nearest, show
+from simulator.profiles import library_at, profile
 from simulator.scenario import Cluster, Scenario
 from simulator.text_file import read_text
 from simulator.topology import SPECS, TopologySpec
@@ -111,20 +112,13 @@ def load_topology(ref: str, base_dir: Path | None = None) -> TopologySpec:
 
 def load_device(name: str) -> DeviceSpec:
     """A shipped device profile. Raises ScenarioError with the nearest name when there is none."""
-    return validate(read(shipped.device_file(name)), DeviceSpec)
+    return profile(shipped.device_file(name), DeviceSpec)
 
 
 def load_library(ref: str, base_dir: Path | None = None) -> AlphaBetaLibrary | NcclLibrary:
     """A communication library: a shipped one by name, or a file when ``ref`` holds a '/' or ends in .yaml or .yml."""
-    if not is_path(ref):
-        source = read(shipped.library_file(ref))
-    else:
-        source = read(_from(base_dir, ref), also_known=shipped.names("library"))
-    model = source.value.get("model", "alpha_beta")
-    if not isinstance(model, str) or model not in LIBRARIES:
-        message = f"unknown model {show(model)}; accepted: {', '.join(LIBRARIES)}{nearest(str(model), LIBRARIES)}"
-        raise source.error(*source.problems, Problem(loc=("model",), message=message))
-    library = validate(source, LIBRARIES[model])
+    path = _from(base_dir, ref) if is_path(ref) else shipped.library_file(ref)
+    source, library = library_at(path, also_known=shipped.names("library") if is_path(ref) else ())
     return _corrected(library, source) if isinstance(library, CalibratedLibrary) else library
 
 
@@ -161,7 +155,7 @@ def with_library(topology: TopologySpec, library: AlphaBetaLibrary | NcclLibrary
 
 def load_preset(name: str) -> PresetSpec:
     """A shipped model. Raises ScenarioError with the nearest name when there is none."""
-    return validate(read(shipped.preset_file(name)), PresetSpec)
+    return profile(shipped.preset_file(name), PresetSpec)
 
 
 def is_path(ref: str) -> bool:
@@ -208,7 +202,7 @@ def _with_profiles(topology: TopologySpec, source: Source, loc: Loc) -> Topology
     if isinstance(topology.device, str):
         with _at(source, (*loc, "device")):
             path = shipped.device_file(topology.device)
-        found["device"] = validate(read(path), DeviceSpec)
+        found["device"] = profile(path, DeviceSpec)
     if isinstance(topology.library, str):
         with _at(source, (*loc, "library")):
             found["library"] = load_library(topology.library, _base(source, loc))

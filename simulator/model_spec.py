@@ -62,6 +62,18 @@ class LayersModel(Frozen):
             raise errors_at("LayersModel", (("layers",), f"are {total:,} layers with repeats; at most {MAX_LAYERS:,}"))
         return self
 
+    @model_validator(mode="after")
+    def _names_tell_layers_apart(self) -> LayersModel:
+        """Reports and plans know a layer by its name; one that is repeated is known as ``name.0``, ``name.1``, ..."""
+        known: set[str] = set()
+        for number, layer in enumerate(self.layers):
+            given = [layer.name] if layer.repeat == 1 else [f"{layer.name}.{index}" for index in range(layer.repeat)]
+            if not known.isdisjoint(given):
+                told = f"{layer.name!r} is the name of another layer; give each its own, or one with 'repeat'"
+                raise errors_at("LayersModel", (("layers", number, "name"), told))
+            known.update(given)
+        return self
+
 
 class ArchitectureModel(Frozen):
     """A transformer by its sizes, with the names of Hugging Face's config.json."""

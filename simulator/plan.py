@@ -2,12 +2,13 @@
 
 A lane does one thing at a time, in the order in which the plan lists its tasks, as a CUDA stream does. On a rank
 class, a task starts when the task before it on its lane and all tasks in ``after`` have ended there; a task in
-``after`` that the class has no part in must have ended everywhere.
+``after`` that the class has no part in must have ended everywhere. The plan's order is also that in which the rank's
+host thread issues the tasks, when issuing takes time (``host_s``) or has to wait (``host_after``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from simulator.errors import SimulatorError
@@ -16,17 +17,29 @@ from simulator.errors import SimulatorError
 COMPUTE_LANE = "compute"
 
 
-def comm_lane(axis: str) -> str:
-    """Lane of the communicator of an axis: it runs one collective at a time."""
-    return f"comm {axis}"
+#: Kinds of compute whose time grows with the samples that a rank works on.
+BATCH_WORK = frozenset({"forward", "backward"})
+#: What device memory is held for. The peak of a rank is told by these.
+MEMORY_KINDS = ("params", "grads", "optimizer", "activations", "gathered", "buffers", "workspace")
+
+
+def comm_lane(axis: str, communicator: str = "") -> str:
+    """Lane of a communicator of an axis: it runs one collective at a time."""
+    return f"comm {axis} {communicator}".rstrip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankClass:
-    """Ranks that are equal in role, speed and place, simulated once. ``ranks`` ascending, not empty."""
+    """Ranks that are equal in role, speed and place, simulated once. ``ranks`` ascending, not empty.
+
+    speed: their compute speed over the nominal one, that of the host thread too. work: samples of their micro-batch
+    over the nominal number, which stretches forward and backward.
+    """
 
     name: str
     ranks: tuple[int, ...]
+    speed: float = 1.0
+    work: float = 1.0
 
     @property
     def representative(self) -> int:
@@ -34,10 +47,22 @@ class RankClass:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Buffer:
+    """Device memory of one rank. name: unique in the plan. kind: one of ``MEMORY_KINDS``."""
+
+    name: str
+    kind: str
+    size_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Compute:
-    """Work of ``seconds`` on the compute lane of every rank of ``classes``, when nothing disturbs it.
+    """Work of ``seconds`` on a lane of every rank of ``classes``, when nothing disturbs it.
 
     kind: forward, backward, optimizer, copy. part: the operation of the model that it belongs to.
+    host_s: what the host thread takes to issue it, as ``launches`` kernels: work starts after the first and does not
+    end before the last. host_after: tasks that the host waits for before it issues this one and all later ones.
+    allocates: taken when the task starts. frees: names of buffers that are given back when it ends.
     """
 
     name: str
@@ -46,17 +71,21 @@ class Compute:
     seconds: float
     part: str = ""
     after: tuple[str, ...] = ()
-
-    @property
-    def lane(self) -> str:
-        return COMPUTE_LANE
+    lane: str = COMPUTE_LANE
+    host_s: float = 0.0
+    launches: int = 1
+    host_after: tuple[str, ...] = ()
+    allocates: tuple[Buffer, ...] = ()
+    frees: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Communicate:
-    """One collective on every group of an axis. It starts when the last rank class has reached it.
+    """One collective on every group of an axis. In each group it starts when the last rank class has reached it.
 
     message_bytes: the size as nccl-tests counts it. purpose: what the bytes are, in words for reports.
+    communicator: where an axis has several, which one. root: where in each group the rank is from which a broadcast or
+    scatter starts, or at which a reduce or gather ends. Other fields as for ``Compute``.
     """
 
     name: str
@@ -67,14 +96,29 @@ class Communicate:
     classes: tuple[str, ...]
     purpose: str = ""
     after: tuple[str, ...] = ()
+    communicator: str = ""
+    root: int = 0
     kind: str = "communication"
+    host_s: float = 0.0
+    host_after: tuple[str, ...] = ()
+    allocates: tuple[Buffer, ...] = ()
+    frees: tuple[str, ...] = ()
 
     @property
     def lane(self) -> str:
-        return comm_lane(self.axis)
+        return comm_lane(self.axis, self.communicator)
+
+    @property
+    def launches(self) -> int:
+        return 1
 
 
 Task = Compute | Communicate
+
+
+def seconds_on(task: Compute, ranks: RankClass) -> float:
+    """What the task takes on ranks of a class when nothing disturbs it."""
+    return task.seconds * (ranks.work if task.kind in BATCH_WORK else 1.0) / ranks.speed
 
 
 class PlanError(SimulatorError):
@@ -85,22 +129,26 @@ class PlanError(SimulatorError):
 class Plan:
     """Tasks in issue order. ``axes``: the groups of each axis, each a tuple of ranks in group order.
 
-    Raises PlanError when a name is used twice, or a task waits for one that is not listed before it (so a plan
-    cannot have a cycle).
+    resident: memory that every rank holds before the first task.
+    Raises PlanError when a name is used twice, a task waits for one that is not listed before it (so a plan cannot have
+    a cycle), or frees what nobody holds.
     """
 
     title: str
     classes: tuple[RankClass, ...]
     axes: Mapping[str, tuple[tuple[int, ...], ...]]
     tasks: tuple[Task, ...]
+    resident: tuple[Buffer, ...] = ()
 
     def __post_init__(self) -> None:
         known: set[str] = set()
         names = {c.name for c in self.classes}
+        held: set[str] = set()
+        self._hold(held, self.resident, "before the first task")
         for task in self.tasks:
             if task.name in known:
                 raise PlanError(f"plan '{self.title}': task '{task.name}' is listed twice")
-            for before in task.after:
+            for before in (*task.after, *task.host_after):
                 if before not in known:
                     raise PlanError(f"plan '{self.title}': '{task.name}' waits for '{before}', not listed before it")
             if isinstance(task, Communicate) and task.axis not in self.axes:
@@ -108,11 +156,34 @@ class Plan:
             for ranks in task.classes:
                 if ranks not in names:
                     raise PlanError(f"plan '{self.title}': '{task.name}' runs on the unknown class '{ranks}'")
+            self._hold(held, task.allocates, task.name)
+            if not held.issuperset(task.frees):
+                lost = ", ".join(sorted(set(task.frees) - held))
+                raise PlanError(f"plan '{self.title}': '{task.name}' frees what nobody holds: {lost}")
+            held.difference_update(task.frees)
             known.add(task.name)
+
+    def _hold(self, held: set[str], buffers: tuple[Buffer, ...], by: str) -> None:
+        for buffer in buffers:
+            if buffer.name in held:
+                raise PlanError(f"plan '{self.title}': {by}: buffer '{buffer.name}' is held already")
+            if buffer.kind not in MEMORY_KINDS:
+                raise PlanError(f"plan '{self.title}': {by}: buffer '{buffer.name}' is of no kind: '{buffer.kind}'")
+            held.add(buffer.name)
 
     @property
     def num_ranks(self) -> int:
         return sum(len(c.ranks) for c in self.classes)
+
+    @property
+    def has_host(self) -> bool:
+        """Whether issuing the tasks takes any time or has to wait."""
+        return any(task.host_s or task.host_after for task in self.tasks)
+
+
+def from_root(groups: tuple[tuple[int, ...], ...], root: int) -> tuple[tuple[int, ...], ...]:
+    """The same groups, each in the order that begins with its rank number ``root``: schedules are made for root 0."""
+    return tuple(group[root % len(group) :] + group[: root % len(group)] for group in groups) if root else groups
 
 
 def callers(plan: Plan, task: Communicate) -> frozenset[int]:
@@ -145,9 +216,47 @@ def absences(plan: Plan) -> dict[str, tuple[int, ...]]:
     return found
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kin:
+    """Groups of an axis whose ranks are of the same classes: they run a collective together, apart from all others."""
+
+    classes: tuple[str, ...]
+    groups: tuple[tuple[int, ...], ...]
+
+
+def kin_of(plan: Plan, axis: str) -> dict[str, Kin]:
+    """Class by class, the groups of the axis that its ranks are in.
+
+    Raises PlanError when ranks of one class are in groups of unlike classes: then they are not equal.
+    """
+    everyone = tuple(c.name for c in plan.classes)
+    if len(everyone) == 1:
+        return {everyone[0]: Kin(classes=everyone, groups=plan.axes[axis])}
+    class_of = {rank: c.name for c in plan.classes for rank in c.ranks}
+    alike: dict[tuple[str, ...], list[tuple[int, ...]]] = {}
+    for group in plan.axes[axis]:
+        alike.setdefault(tuple(dict.fromkeys(sorted(class_of[rank] for rank in group))), []).append(group)
+    found: dict[str, Kin] = {}
+    for names, groups in alike.items():
+        kin = Kin(classes=tuple(name for name in everyone if name in names), groups=tuple(groups))
+        for name in names:
+            if name in found:
+                raise PlanError(f"plan '{plan.title}': ranks of class '{name}' are in unlike groups of axis '{axis}'")
+            found[name] = kin
+    return found
+
+
 def unfolded(plan: Plan) -> Plan:
     """The same plan with every rank a class of its own: what ``fidelity: message`` runs."""
     own = {c.name: tuple(f"rank {r}" for r in c.ranks) for c in plan.classes}
     tasks = tuple(replace(task, classes=tuple(r for c in task.classes for r in own[c])) for task in plan.tasks)
-    classes = tuple(RankClass(name=f"rank {r}", ranks=(r,)) for c in plan.classes for r in c.ranks)
+    classes = tuple(replace(c, name=f"rank {r}", ranks=(r,)) for c in plan.classes for r in c.ranks)
     return replace(plan, classes=classes, tasks=tasks)
+
+
+def one_at_a_time(tasks: Iterable[Task]) -> Iterator[Task]:
+    """The same tasks where each waits for all before it: a rank whose calls return only when they are done."""
+    before: tuple[str, ...] = ()
+    for task in tasks:
+        yield replace(task, after=(*task.after, *before))
+        before = (task.name,)

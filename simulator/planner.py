@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 from simulator.collectives import AUTO, algorithms_of
 from simulator.device import DeviceSpec
 from simulator.errors import ScenarioError, UnsupportedError
+from simulator.host_costs import host_costs, with_syncs
 from simulator.job import Job
 from simulator.library import NcclLibrary
 from simulator.library_rules import IN_SWITCHES
 from simulator.network.graph import Network
 from simulator.network.placement import place_ranks
-from simulator.plan import Plan, RankClass, Task
+from simulator.plan import Plan
 from simulator.problems import nearest
+from simulator.rank_classes import ALL_RANKS, Look, fold_ranks, merge_looks
+from simulator.rank_looks import looks_of
 from simulator.scenario import Scenario, Train
 from simulator.training.compute import memory_rate_bytes_per_s, operation_time, optimizer_time_s
-from simulator.training.ddp import AXIS
 from simulator.training.presets import build_model, model_precision
-from simulator.training.step import ALL_RANKS, StepInputs
-from simulator.training.strategies import STRATEGIES
+from simulator.training.sharding import computing_precision
+from simulator.training.step import Draft, StepInputs
+from simulator.training.strategies import STRATEGIES, Strategy
 from simulator.tuning.choice import KERNELS, native
 from simulator.tuning.place import shape_of
 
@@ -28,23 +37,55 @@ from simulator.tuning.place import shape_of
 def make_job(scenario: Scenario, network: Network) -> Job:
     """Plan one steady step and the start-up of ``scenario`` on all GPUs of ``network``.
 
-    Raises ScenarioError when the model needs a device that the topology does not name, UnsupportedError when the
-    device lacks the precision, or the library does not run the algorithm here.
+    Raises ScenarioError when the model needs a device that the topology does not name or ranks are named that there
+    are not, UnsupportedError when the device lacks the precision, or the library does not run the algorithm here.
     """
     assert scenario.model is not None, "a collective scenario has no step to plan"
     assert scenario.train is not None, "the scenario model was checked when loaded"
     device = scenario.cluster.spec.device
     assert not isinstance(device, str), "the device is read when the scenario is loaded"
     _check_algorithm(scenario, network)
-    inputs = _step_inputs(scenario, scenario.train, device, network.num_gpus)
-    strategy = STRATEGIES[scenario.parallel.strategy]
+    strategy = _strategy(scenario)
+    with _with_file_and_line(scenario):
+        inputs = _step_inputs(scenario, scenario.train, device, network)
+        step = strategy.step(inputs)
+    disturbed = device if not inputs.model.measured else None
+    unmerged = looks_of(scenario, scenario.train, network)
+    looks = unmerged if scenario.engine.fidelity == "message" else merge_looks(unmerged)
+    if inputs.host.syncs:
+        step = replace(step, tasks=with_syncs(step.tasks))
     return Job(
         scenario=scenario, train=scenario.train, inputs=inputs, device=device,
-        step=_plan(f"{inputs.model.name}, one step", strategy.step(inputs), network.num_gpus),
-        startup=_plan(f"{inputs.model.name}, start-up", strategy.startup(inputs), network.num_gpus),
-        memory=strategy.memory(inputs, scenario.train.optimizer),
-        slowdown=0.0 if device is None or inputs.model.measured else device.comm_sm_share,
+        step=_plan(f"{inputs.model.name}, one step", step, looks),
+        startup=_plan(f"{inputs.model.name}, start-up", strategy.startup(inputs), looks),
+        core_share=disturbed.comm_sm_share if disturbed else 0.0,
+        channel_share=1.0 / disturbed.sm_count if disturbed and disturbed.comm_sm_share else 0.0,
+        memory_s_per_byte=disturbed.comm_memory_accesses / memory_rate_bytes_per_s(disturbed) if disturbed else 0.0,
+        merged_ranks=sum(before != after for before, after in zip(unmerged, looks, strict=True)),
     )  # fmt: skip
+
+
+@contextmanager
+def _with_file_and_line(scenario: Scenario) -> Iterator[None]:
+    """``parallel.wrap: ...``, raised by what knows no file, with those of the key that it begins with."""
+    try:
+        yield
+    except ScenarioError as error:
+        found = re.match(r"(parallel|train)\.(\w+): ", str(error))
+        if found is None:
+            raise
+        told = scenario.describe((found[1], found[2]), str(error)[found.end() :])
+        raise type(error)(told) from None
+
+
+def _strategy(scenario: Scenario) -> Strategy:
+    parallel = scenario.parallel
+    key = (parallel.strategy, parallel.implemented_by)
+    if key not in STRATEGIES:
+        accepted = ", ".join(f"{name} ({by})" for name, by in STRATEGIES)
+        message = f"{key[0]} ({key[1]}) is not in this version; accepted: {accepted}"
+        raise UnsupportedError(scenario.describe(("parallel", "strategy"), message))
+    return STRATEGIES[key]
 
 
 def _check_algorithm(scenario: Scenario, network: Network) -> None:
@@ -74,21 +115,28 @@ def _kernels_it_lacks(network: Network) -> frozenset[str]:
     return (KERNELS & set(algorithms_of("all_reduce"))) - set(native("all_reduce", shape, library))
 
 
-def _plan(title: str, tasks: tuple[Task, ...], num_ranks: int) -> Plan:
-    everyone = tuple(range(num_ranks))
-    return Plan(
-        title=title, classes=(RankClass(name=ALL_RANKS, ranks=everyone),), axes={AXIS: (everyone,)}, tasks=tasks
-    )  # fmt: skip
+def _plan(title: str, draft: Draft, looks: list[Look]) -> Plan:
+    """Classes of equal ranks in the place of all."""
+    classes = fold_ranks(looks, draft.axes)
+    names = tuple(ranks.name for ranks in classes)
+    tasks = draft.tasks if names == (ALL_RANKS,) else tuple(replace(task, classes=names) for task in draft.tasks)
+    return Plan(title=title, classes=classes, axes=draft.axes, tasks=tasks, resident=draft.resident)
 
 
-def _step_inputs(scenario: Scenario, train: Train, device: DeviceSpec | None, num_ranks: int) -> StepInputs:
+def _step_inputs(scenario: Scenario, train: Train, device: DeviceSpec | None, network: Network) -> StepInputs:
     assert scenario.model is not None
     kernels = train.kernels or (device.kernels if device else "eager")
+    precision = model_precision(scenario.model, train.precision)
+    computing = computing_precision(precision, scenario.parallel)
     model = build_model(
-        scenario.model, seq_len=train.seq_len, micro_batch=train.micro_batch, precision=train.precision,
+        scenario.model, seq_len=train.seq_len, micro_batch=train.micro_batch, precision=computing,
         attention=train.attention, kernels=kernels, recompute=train.recompute, base_dir=Path(),
     )  # fmt: skip
-    precision = model_precision(scenario.model, train.precision)
+    if not model.num_parameters and scenario.parallel.strategy != "ddp":
+        told = f"{model.name} has no parameters that {scenario.parallel.strategy} could share; accepted: ddp"
+        raise ScenarioError(scenario.describe(("parallel", "strategy"), told))
+    host = host_costs(scenario, None if model.measured else device)
+    host = replace(host, syncs=train.host_syncs == "micro_batch")
     if device is None and not model.measured:
         raise ScenarioError(
             f"cluster.topology: '{scenario.cluster.spec.name}' names no device, so the time of {model.name} is "
@@ -99,15 +147,35 @@ def _step_inputs(scenario: Scenario, train: Train, device: DeviceSpec | None, nu
         optimizer_s, copy_rate, launch_s = 0.0, math.inf, 0.0
     else:
         assert device is not None
-        times = [operation_time(op, device, precision) for op in model.operations]
+        _check_dtype(scenario, device, precision.dtype, computing.dtype)
+        times = [operation_time(op, device, computing) for op in model.operations]
         optimizer_s = optimizer_time_s(model.num_parameters, device, precision, train.optimizer)
         copy_rate, launch_s = memory_rate_bytes_per_s(device), device.efficiency.launch
-    parallel = scenario.parallel
     return StepInputs(
-        model=model, precision=precision, forward_s=tuple(f for f, _ in times),
-        backward_s=tuple(b for _, b in times), optimizer_s=optimizer_s, copy_bytes_per_s=copy_rate,
-        launch_s=launch_s, num_ranks=num_ranks, micro_batches=train.grad_accumulation, overlap=parallel.overlap,
-        bucket_cap_bytes=parallel.bucket_cap, first_bucket_bytes=parallel.first_bucket_bytes,
-        gradient_as_bucket_view=parallel.gradient_as_bucket_view, algorithm=parallel.algorithm,
-        context_bytes=device.context if device else 0.0, communicator_bytes=device.communicator if device else 0.0,
+        model=model, precision=precision, parallel=scenario.parallel, forward_s=tuple(f for f, _ in times),
+        backward_s=tuple(b for _, b in times), optimizer_s=optimizer_s, optimizer=train.optimizer,
+        copy_bytes_per_s=copy_rate, launch_s=launch_s, num_ranks=network.num_gpus,
+        node_size=_node_size(network), micro_batches=train.grad_accumulation,
+        clip_grad_norm=train.clip_grad_norm, context_bytes=device.context if device else 0.0,
+        communicator_bytes=device.communicator if device else 0.0, host=host, streams=_streams(network),
     )  # fmt: skip
+
+
+def _check_dtype(scenario: Scenario, device: DeviceSpec, asked: str, computing: str) -> None:
+    """Raises UnsupportedError, about the key that asks for it, for a type that the device has no matrix units for."""
+    try:
+        device.peak_flop_per_s(computing)
+    except UnsupportedError as error:
+        key = ("train", "precision") if computing == asked else ("parallel", "param_dtype")
+        raise UnsupportedError(scenario.describe(key, str(error))) from None
+
+
+def _node_size(network: Network) -> int:
+    """Ranks of each node; 1 where nodes differ, as no group of one size is a node then."""
+    _, sizes = np.unique(network.node_of_gpu, return_counts=True)
+    return int(sizes[0]) if np.all(sizes == sizes[0]) else 1
+
+
+def _streams(network: Network) -> bool:
+    """Whether calls to collectives return at once: with every library for devices, but not with one for CPU tensors."""
+    return isinstance(network.library, NcclLibrary) or network.library.streams

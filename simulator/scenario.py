@@ -14,14 +14,13 @@ from pydantic import (
     ModelWrapValidatorHandler,
     PrivateAttr,
     ValidationError,
-    WithJsonSchema,
     model_validator,
 )
 
-from simulator.errors import ScenarioError, UnsupportedError
+from simulator.budget_spec import Cost, Goal
+from simulator.errors import ScenarioError
 from simulator.fault import Fault
 from simulator.fields import (
-    Bytes,
     BytesOrZero,
     Count,
     Frozen,
@@ -34,32 +33,16 @@ from simulator.fields import (
 from simulator.library import AnyLibrary
 from simulator.model_spec import LayersModel, Model, PresetModel
 from simulator.origin import Origin
+from simulator.parallel_spec import Parallel
 from simulator.problems import Loc, nearest
+from simulator.ranks_spec import Host, Jitter, Straggler, UnevenBatch
 from simulator.topology import AnyTopology, TopologySpec
 
-STRATEGIES: Final = ("ddp",)
-LATER_STRATEGIES: Final = ("zero1", "zero2", "zero3", "fsdp", "hsdp")
 MAX_GPUS: Final = 1_000_000
-FIRST_BUCKET_BYTES: Final = 2.0**20
 Op = Literal[
     "broadcast", "reduce", "all_reduce", "scatter", "gather", "all_gather", "reduce_scatter", "all_to_all", "send_recv"
 ]  # fmt: skip
 Precision = Literal["bf16-mixed", "fp16-mixed", "bf16-master", "bf16-moments", "bf16", "tf32", "fp32"]
-
-
-def _strategy(name: str) -> str:
-    if name in LATER_STRATEGIES:
-        raise UnsupportedError(f"not in this version; accepted: {', '.join(STRATEGIES)}")
-    if name not in STRATEGIES:
-        known = (*STRATEGIES, *LATER_STRATEGIES)
-        raise ScenarioError(f"unknown strategy; accepted: {', '.join(STRATEGIES)}{nearest(name, known)}")
-    return name
-
-
-def _degree_one(degree: int) -> int:
-    if degree != 1:
-        raise UnsupportedError("not in this version; accepted: 1")
-    return degree
 
 
 def _whole_bytes(size_bytes: float) -> float:
@@ -67,10 +50,6 @@ def _whole_bytes(size_bytes: float) -> float:
     if abs(size_bytes - round(size_bytes)) > 1e-6 * max(size_bytes, 1.0):
         raise ScenarioError("must be a whole number of bytes")
     return float(round(size_bytes))
-
-
-Degree = Annotated[Count, AfterValidator(_degree_one)]
-Strategy = Annotated[str, AfterValidator(_strategy), WithJsonSchema({"type": "string", "enum": list(STRATEGIES)})]
 
 
 class Cluster(Frozen):
@@ -88,6 +67,15 @@ class Cluster(Frozen):
         default=(), description="slow or missing links: [{node: 2, bandwidth: 50%}, {link: [a, b], removed: true}]"
     )
 
+    stragglers: Items[Straggler] = Field(
+        default=(), description="ranks that compute slower: [{ranks: [3], speed: 80%}, {node: 2, speed: 90%}]"
+    )
+    jitter: Jitter | None = Field(
+        default=None, description="compute times of ranks that differ by chance: {share: 3%, seed: 1}"
+    )
+    host: Host = Field(
+        default=Host(), description="CPU thread that issues the work: {kernel_launch: 6 us, collective_launch: 35 us}"
+    )
     library: str | AnyLibrary | None = Field(
         default=None,
         description="communication library: nccl, rccl, gloo, xla-tpu, textbook, a file, or a profile; the topology's "
@@ -117,41 +105,6 @@ class Cluster(Frozen):
         return self.topology
 
 
-class Parallel(Frozen):
-    """How the work is spread over the GPUs. Data parallelism takes what the other degrees leave."""
-
-    strategy: Strategy = Field(default="ddp", description="how the replicas of data parallelism share their state")
-    overlap: Literal["bucketed", "per_parameter", "none"] = Field(
-        default="bucketed", description="when gradients are reduced: in buckets, one by one, or after the backward"
-    )
-    bucket_cap: Bytes = Field(
-        default=25 * 2.0**20,
-        description="size at which a gradient bucket closes (PyTorch's bucket_cap_mb)",
-        json_schema_extra={"default": "25 MiB"},
-    )
-    first_bucket: Bytes | None = Field(
-        default=None,
-        description="size at which the first bucket closes; as in PyTorch 1 MiB, but bucket_cap where that is given",
-    )
-    gradient_as_bucket_view: bool = Field(
-        default=False, description="whether gradients live in the buckets instead of a copy beside them"
-    )
-    algorithm: Text = Field(
-        default="auto", description="algorithm of the gradients' all-reduce; 'auto' is the fastest on the network"
-    )
-    tp: Degree = Field(default=1, description="tensor parallel degree")
-    pp: Degree = Field(default=1, description="pipeline parallel degree")
-    cp: Degree = Field(default=1, description="context parallel degree")
-    ep: Degree = Field(default=1, description="expert parallel degree")
-
-    @property
-    def first_bucket_bytes(self) -> float:
-        """PyTorch's own small first bucket is gone once ``bucket_cap_mb`` is passed."""
-        if self.first_bucket is not None:
-            return self.first_bucket
-        return self.bucket_cap if "bucket_cap" in self.model_fields_set else FIRST_BUCKET_BYTES
-
-
 class Train(Frozen):
     """One optimizer step, as each data-parallel rank sees it."""
 
@@ -160,6 +113,14 @@ class Train(Frozen):
     )
     micro_batch: Count = Field(description="sequences of one forward and backward pass on one rank")
     grad_accumulation: Count = Field(default=1, description="micro-batches added up before the optimizer steps")
+    uneven: Items[UnevenBatch] = Field(
+        default=(), description="ranks with a micro-batch of their own: [{ranks: [0, 1], micro_batch: 2}]"
+    )
+    host_syncs: Literal["never", "step", "micro_batch"] = Field(
+        default="never",
+        description="how often the host waits for the device, as loss.item() does: at the end of each step, or of each "
+        "micro-batch",
+    )
     precision: Precision = Field(default="bf16-mixed", description="types of compute, parameters and gradients")
     optimizer: Literal["adamw", "adam", "sgd", "sgd-momentum"] = Field(
         default="adamw", description="optimizer, which decides the bytes of its state"
@@ -173,8 +134,13 @@ class Train(Frozen):
         description="element-wise work: one kernel per operation (eager), or fused by a compiler; left out: as the "
         "device's usual framework does it",
     )
-    recompute: Literal["none", "selective", "full"] = Field(
-        default="none", description="activations dropped in forward and computed again in backward"
+    recompute: Literal["none", "selective", "selective-op", "full"] = Field(
+        default="none",
+        description="activations dropped in forward and computed again in backward: of attention alone (selective), "
+        "of all but attention and every second product (selective-op, as torchtitan), or of whole blocks (full)",
+    )
+    clip_grad_norm: bool = Field(
+        default=False, description="whether the norm of all gradients is computed before the optimizer steps"
     )
     mfu: Literal["6N", "6N+attention", "6N-no-embedding+attention"] = Field(
         default="6N+attention", description="which FLOP count the reported MFU is defined by"
@@ -240,6 +206,10 @@ class Scenario(Frozen):
     )
     parallel: Parallel = Field(default=Parallel(), description="how training is spread over the GPUs")
     train: Train | None = Field(default=None, description="one optimizer step: {seq_len, micro_batch, ...}")
+    goal: Goal | None = Field(default=None, description="what the whole run is for: {tokens: 15T, critical_batch: 4M}")
+    cost: Cost | None = Field(
+        default=None, description="what a GPU costs: {gpu_hour: $2.50/h, low: ..., high: ..., as_of: 2026-11-29}"
+    )
     limits: Limits = Field(default=Limits(), description="when the answer counts as infeasible")
     engine: Engine = Field(default=Engine(), description="how the simulation runs")
     collective: Collective | None = Field(default=None, description="one collective instead of a training step")

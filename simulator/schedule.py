@@ -53,7 +53,8 @@ def pattern(src: Ints, dst: Ints, chunks: Ints | int = 1) -> Pattern:
     """A Pattern from anything numpy can read; a scalar chunk count serves all transfers."""
     src_array = np.atleast_1d(np.asarray(src, dtype=np.int64))
     dst_array = np.atleast_1d(np.asarray(dst, dtype=np.int64))
-    counts = np.broadcast_to(np.asarray(chunks, dtype=np.int64), src_array.shape).copy()
+    counts = np.empty(src_array.shape, dtype=np.int64)
+    counts[...] = chunks
     return Pattern(src=src_array, dst=dst_array, chunks=counts)
 
 

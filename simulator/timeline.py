@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from simulator.plan import Plan, Task
@@ -27,7 +28,8 @@ class Span:
 class CollectiveCost:
     """What the schedule of a Communicate task moves, per group of its axis.
 
-    protocol: of the library; 'Simple' where messages are played.
+    protocol: of the library; 'Simple' where messages are played. channels: thread blocks of the library's kernel, each
+    on a core of its own; 0 where no model of the library says.
     latency_s: what launch, messages and waiting take, ``alone_s`` minus what its bytes need on the busiest link.
     """
 
@@ -41,6 +43,7 @@ class CollectiveCost:
     fidelity: str
     handed_over: str
     protocol: str = "Simple"
+    channels: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -49,6 +52,8 @@ class Timeline:
 
     link_names, link_bytes, link_bytes_per_s: (num_links,) names, bytes carried, capacity.
     events: how many events the engine handled. fidelity: 'coflow' or 'message'.
+    host_ahead_s: by class, how long before the step its host thread begins; None where issuing takes no time, or the
+    host is further ahead than matters.
     """
 
     plan: Plan
@@ -60,6 +65,7 @@ class Timeline:
     link_bytes_per_s: Floats
     fidelity: str
     events: int
+    host_ahead_s: Mapping[str, float] | None = None
 
     def of_class(self, ranks: str) -> tuple[Span, ...]:
         """Spans of one rank class, in start order."""

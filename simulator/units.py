@@ -12,6 +12,7 @@ import re
 from simulator.errors import UnitError
 
 _SI = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_COUNT = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50, "Ei": 2.0**60}
 _PREFIX = {**_SI, **_BINARY}
 # Divisors, so that '5 us' is the float nearest to 5e-6.
@@ -130,6 +131,20 @@ def parse_fraction(text: object) -> float:
     return value
 
 
+def parse_count(text: object) -> float:
+    """``"15T"`` -> ``1.5e13``; ``k``, ``M``, ``B`` (or ``G``) and ``T`` are powers of a thousand. Raises UnitError."""
+    expected = "a number of tokens such as '15T', '300B' or 4_000_000"
+    if isinstance(text, bool) or not isinstance(text, str | int | float):
+        raise UnitError(f"expected {expected}")
+    match = _NUMBER.match(text if isinstance(text, str) else f"{text:.17g}")
+    if match is None or match[2] not in _COUNT:
+        raise UnitError(f"expected {expected}")
+    value = float(match[1].replace("_", "")) * _COUNT[match[2]]
+    if not math.isfinite(value):
+        raise UnitError(f"must be a finite number; expected {expected}")
+    return value
+
+
 def parse_price(text: object) -> float:
     """``"$2.50/h"`` -> ``2.5`` US dollars per hour. Raises UnitError."""
     match = _PRICE.match(text) if isinstance(text, str) else None
@@ -198,6 +213,16 @@ def format_flop_per_s(value: float, digits: int = 4) -> str:
     if 1e15 <= abs(value) < 1e16:  # accelerators are quoted in TFLOP/s even above 1,000
         steps = steps[1:]
     return _scaled(value, steps, digits)
+
+
+def format_count(value: float, digits: int = 3) -> str:
+    """``1.5e13`` -> ``"15.0T"``, as model sizes and tokens are told."""
+    return _scaled(value, ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"), (1.0, "")), digits).replace(" ", "")
+
+
+def format_dollars(value: float, digits: int = 3) -> str:
+    """``1234.5`` -> ``"$1,230"``; ``0.00123`` -> ``"$0.00123"``."""
+    return f"${_significant(value, digits)}"
 
 
 def format_percent(share: float, digits: int = 1) -> str:

@@ -44,19 +44,22 @@ BLOCKS = {
     ),
     # input nouns: frozen, no I/O
     "machines": Block("device fault library_rules library topology", "errors problems fields", "pydantic"),
-    "question": Block("preset model_spec origin scenario", "errors fields problems machines", "pydantic"),
+    "question": Block(
+        "budget_spec preset model_spec origin parallel_spec ranks_spec scenario", "errors fields problems machines",
+        "pydantic",
+    ),
     "schema": Block("schema", "machines question", "pydantic"),
     # files -> input nouns
     "heads": Block("heads"),
-    "load": Block("shipped load", "errors problems yaml machines question heads"),
+    "load": Block("shipped profiles load", "errors problems yaml machines question heads", "pydantic"),
     # nouns between the verbs: they know no input and no engine
-    "nouns": Block("schedule plan timeline", "errors", "numpy"),
+    "nouns": Block("schedule plan rank_classes timeline", "errors", "numpy"),
     # topology -> graph; no time, no collectives
     "network": Block("network", "errors problems machines", "networkx numpy"),
     # the flags of the command line about places -> networks with ranks placed on them
     "placing": Block("placing", "errors problems units spans machines network"),
     # real programs on virtual hosts with shaped links, and the network that stands for them
-    "lab": Block("lab", "errors machines network"),
+    "lab": Block("lab", "errors problems machines question network"),
     # integers -> schedule; no network, no YAML, no clock
     "collectives": Block("collectives", "errors problems nouns", "numpy"),
     # published measurements as rows, and how far predictions are from them; no engine
@@ -72,7 +75,10 @@ BLOCKS = {
     # a planned step and a timed collective, as nouns for the report
     "results": Block("job rows", "machines question nouns training"),
     # scenario -> plan
-    "planner": Block("planner", "errors problems machines question nouns network collectives tuning training results"),
+    "planner": Block(
+        "rank_looks host_costs planner",
+        "errors problems machines question nouns network collectives tuning training results", "numpy",
+    ),
     # collectives over sizes and algorithms -> rows
     "timing": Block("collective_rows", "errors machines nouns network collectives tuning engine results", "numpy"),
     # measured rows -> predictions
@@ -83,19 +89,28 @@ BLOCKS = {
     ),
     # values -> numbers, text, JSON, pictures
     "report": Block(
-        "report", "errors units machines question nouns network collectives training results measurements",
+        "report", "errors units problems machines question nouns network collectives training results measurements",
         "numpy rich matplotlib",
     ),
     # the five calls in one place
     "answer": Block(
         "answer", "errors machines question nouns network collectives engine results planner timing report"
     ),
+    # a real run in the lab beside its simulation
+    "comparison": Block(
+        "lab_answer lab_text", "errors units machines question load nouns network lab collectives engine report answer",
+        "numpy rich",
+    ),
+    # changes of a scenario, simulated and ranked
+    "checking": Block(
+        "checking", "errors units problems question network results report answer"
+    ),
     "sweeps": Block("sweeps", "errors yaml machines question load results report answer"),
     # the command line: what commands do, and, without importing that, what they accept
     "commands": Block(
         "commands",
         "errors problems units spans yaml machines question schema load network placing collectives engine results"
-        " timing measurements calibration validation correcting report answer sweeps",
+        " timing measurements calibration validation correcting report answer checking comparison sweeps",
         "click rich",
     ),
     "cli": Block("cli __main__", "errors", "click"),
@@ -104,7 +119,7 @@ BLOCKS = {
 #: Modules that single packages are kept to, beyond their block.
 ONLY_IN = {
     "yaml": {"yaml_document"},
-    "matplotlib": {"report.rows_plot"},
+    "matplotlib": {"report.picture_file", "report.rows_plot", "report.swimlanes_plot"},
     "networkx": {"network.graph", "network.tiers"},
 }
 #: Standard modules that would make a result depend on more than its input, and who may use them.

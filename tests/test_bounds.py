@@ -117,6 +117,22 @@ def test_the_products_table_of_closed_forms_is_what_the_engine_gives(op: str, al
             assert simulated_s(op, algorithm, p, size) == pytest.approx(expected, rel=1e-9)
 
 
+def test_in_an_eager_tree_a_child_waits_for_its_parent_and_shares_its_link_with_its_siblings() -> None:
+    """A child has the message a + c n/b after its parent of c children. The root's last child leads no deep subtree,
+    its first does: 4 ranks take 2 a + 3 n/b, 8 take 3 a + 6 n/b, 2^k take k a + k (k+1)/2 n/b.
+    """
+    for p in (2, 3, 4, 5, 6, 8, 13, 16):
+        there = {0: 0.0}
+        for parent in range(p):
+            children = [child for child in range(parent + 1, p) if child - (1 << child.bit_length() >> 1) == parent]
+            there |= {c: there[parent] + ALPHA_S + len(children) * 3.2e6 / BETA_BYTES_PER_S for c in children}
+        simulated = simulated_s("broadcast", "eager_tree", p, 3.2e6, "message")
+        assert simulated == pytest.approx(max(there.values()), rel=1e-9)
+    for k in (1, 2, 3, 4):
+        expected = k * ALPHA_S + k * (k + 1) / 2 * 3.2e6 / BETA_BYTES_PER_S
+        assert simulated_s("broadcast", "eager_tree", 2**k, 3.2e6, "auto") == pytest.approx(expected, rel=1e-9)
+
+
 @pytest.mark.parametrize("shape", [(4, 4), (8, 8), (4, 4, 4)])
 def test_a_torus_with_d_equal_axes_is_2d_times_faster_than_one_ring_of_its_bytes(shape: tuple[int, ...]) -> None:
     """Reduce-scatter on D axes of length d: D (d-1) steps, (p-1)/p n bytes over the 2 D links of each chip.

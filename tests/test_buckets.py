@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.model_spec import PresetModel
-from simulator.training.buckets import Bucket, ReadyTensor, assign, ready_order
+from simulator.training.buckets import Bucket, ReadyTensor, assign, by_registration, coalesced, ready_order, whole
 from simulator.training.measured import MeasuredLayer, measured_model
 from simulator.training.operations import ParameterTensor, TrainingModel
 from simulator.training.presets import build_model
@@ -40,7 +40,7 @@ def preset(name: str) -> TrainingModel:
     [(25, [2_052_000, 28_852_224, 15_853_824]), (35, [2_052_000, 38_297_600, 6_408_448])],
 )
 def test_resnet_18_has_the_buckets_that_were_seen_on_the_wire(cap_mib: int, traced_bytes: list[int]) -> None:
-    """github.com/pytorch/pytorch/issues/48880 and pull/121640: 11,689,512 fp32 parameters, first cap 1 MiB."""
+    """Field case b01: pytorch issue 48880 and pull request 121640; 11,689,512 fp32 parameters, first cap 1 MiB."""
     ready = ready_order(preset("resnet-18"), 4)
     assert len(ready) == 62
     assert sizes(assign(ready, first_cap_bytes=MIB, cap_bytes=cap_mib * MIB)) == traced_bytes
@@ -108,6 +108,84 @@ def test_gradients_are_ready_in_reverse_order_of_operations_and_of_their_tensors
 def test_a_bucket_is_ready_when_its_last_tensor_is() -> None:
     (bucket,) = assign(tensors(1, 1, 1), first_cap_bytes=3, cap_bytes=3)
     assert (bucket.index, bucket.ready_after) == (0, "op2")
+
+
+def model_of(*numels: int) -> TrainingModel:
+    layers = tuple(
+        MeasuredLayer(name=f"l{i}", params=(n,), forward_s=0.0, backward_s=0.0) for i, n in enumerate(numels)
+    )
+    return measured_model(layers, name="m", seq_len=1, micro_batch=1)
+
+
+def names(bucket: Bucket) -> list[str]:
+    return [ready.tensor.name.removesuffix(".weight") for ready in bucket.tensors]
+
+
+def test_before_the_order_of_gradients_is_known_the_first_registered_fill_the_small_bucket_and_go_last() -> None:
+    """torch 2.13 with find_unused_parameters, traced: caps fill in order of registration, then buckets are reversed."""
+    model = model_of(3, 2, 2, 2, 1)
+    buckets = by_registration(model, ready_order(model, 1), first_cap_bytes=1, cap_bytes=4)
+    assert [names(bucket) for bucket in buckets] == [["l3", "l4"], ["l1", "l2"], ["l0"]]
+    assert [bucket.index for bucket in buckets] == [0, 1, 2]
+    assert [bucket.ready_after for bucket in buckets] == ["l3", "l1", "l0"]
+
+
+def test_one_bucket_holds_everything_in_order_of_registration() -> None:
+    model = model_of(3, 2, 1)
+    (bucket,) = whole(model, ready_order(model, 2))
+    assert (names(bucket), bucket.size_bytes, bucket.numel, bucket.ready_after) == (["l0", "l1", "l2"], 12, 6, "l0")
+    assert whole(model_of(), ()) == ()
+
+
+def test_a_tied_table_is_ready_with_the_embedding_wherever_it_is_registered() -> None:
+    """The bucket waits for the tensor that is ready last, not for the one that is listed last."""
+    model = preset("gpt2")
+    first, last = model.operations[0], by_registration(
+        model, ready_order(model, 4), first_cap_bytes=MIB, cap_bytes=25 * MIB
+    )[-1]  # fmt: skip
+    assert last.tensors[0].tensor.name == "transformer.wte.weight"
+    assert last.ready_after == first.name
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=30), st.integers(1, 60), st.integers(1, 60))
+def test_buckets_by_registration_hold_every_gradient_once_and_their_last_is_ready_last(
+    numels: list[int], first_cap: int, cap: int
+) -> None:
+    """Read backwards they are the registered tensors under the rule; the small cap is that of the last bucket."""
+    model = model_of(*numels)
+    ready = ready_order(model, 4)
+    buckets = by_registration(model, ready, first_cap_bytes=first_cap, cap_bytes=cap)
+    listed = [ready.tensor for bucket in reversed(buckets) for ready in bucket.tensors]
+    assert listed == list(model.parameters)
+    turns = {gradient.operation: gradient.turn for gradient in ready}
+    for bucket in buckets:
+        assert turns[bucket.ready_after] == max(t.turn for t in bucket.tensors)
+        limit = first_cap if bucket is buckets[-1] else cap
+        assert bucket is buckets[0] or bucket.size_bytes >= limit
+        assert sum(t.size_bytes for t in bucket.tensors[:-1]) < limit
+
+
+def test_buffers_of_resnet_18_are_two_messages() -> None:
+    """20 batch norms: 4,800 means and as many variances in fp32, and 20 int64 counters."""
+    buffers = preset("resnet-18").buffers
+    flats = coalesced([(buffer.dtype, buffer.size_bytes) for buffer in buffers], 250 * MIB)
+    assert [(flat.dtype, flat.size_bytes, len(flat.members)) for flat in flats] == [
+        ("float32", 38_400, 40),
+        ("int64", 160, 20),
+    ]
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 9)), max_size=20), st.integers(1, 20))
+def test_what_is_coalesced_is_every_tensor_once_by_dtype(tensors: list[tuple[str, int]], cap: int) -> None:
+    flats = coalesced([(dtype, float(size)) for dtype, size in tensors], cap)
+    assert sorted(chain.from_iterable(flat.members for flat in flats)) == list(range(len(tensors)))
+    assert [flat.members[0] for flat in flats] == sorted(flat.members[0] for flat in flats)
+    for flat in flats:
+        assert {tensors[member][0] for member in flat.members} == {flat.dtype}
+        assert flat.size_bytes == sum(tensors[member][1] for member in flat.members)
+        assert sum(tensors[member][1] for member in flat.members[:-1]) < cap
+    for dtype in "ab":
+        assert all(flat.size_bytes >= cap for flat in [flat for flat in flats if flat.dtype == dtype][:-1])
 
 
 @given(st.lists(st.integers(0, 50), max_size=40), st.integers(1, 60), st.integers(1, 60))

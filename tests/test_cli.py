@@ -117,7 +117,11 @@ BAD_FILES: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "unknown preset": (GOOD.encode().replace(b"gpt2", b"gpt3"), (":2:", "gpt3", "'gpt2'")),
     "topology file that is not there": (GOOD.encode().replace(b"uniform", b"./no.yaml"), (":1:", "no.yaml")),
     "model without training": (GOOD.encode()[: GOOD.index("train")], ("train",)),
-    "later version": (GOOD.encode() + b"parallel: {strategy: fsdp}\n", (":4:", "not in this version", "ddp")),
+    "unknown strategy": (GOOD.encode() + b"parallel: {strategy: zero4}\n", (":4:", "zero4", "'zero3'")),
+    "key that the strategy does not read": (
+        GOOD.encode() + b"parallel: {strategy: fsdp, bucket_cap: 25 MiB}\n",
+        (":4:", "parallel.bucket_cap", "fsdp"),
+    ),
     "tensor parallel": (GOOD.encode() + b"parallel: {tp: 8}\n", (":4:", "parallel.tp", "not in this version")),
     "aliases that explode": (
         b"a0: &a0 x\n"
@@ -213,7 +217,7 @@ def test_bad_arguments_are_refused_with_the_culprit_and_what_is_accepted(
 
 
 USAGE: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
-    (("frobnicate",), ("frobnicate", "run, collective")),
+    (("frobnicate",), ("frobnicate", "run, check, collective")),
     (("colective",), ("Did you mean 'collective'",)),
     (("run",), ("SCENARIO",)),
     (("run", SMALL, "--jsn"), ("--jsn", "--json")),

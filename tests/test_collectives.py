@@ -12,7 +12,7 @@ from strategies import torus_shapes
 
 from simulator.collectives import ALGORITHMS, OPERATIONS, algorithms_of, make_schedule
 from simulator.collectives.busbw import bus_factor
-from simulator.collectives.check import check, check_data, play
+from simulator.collectives.check import check, check_data, play, steps
 from simulator.collectives.layout import Layout
 from simulator.errors import ScenarioError
 from simulator.schedule import Ints, Phase, Schedule, pattern, slice_padding
@@ -23,15 +23,18 @@ NUM_RANKS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
 PADDED = ("all_gather", "all_to_all", "gather", "reduce_scatter", "scatter")
 
 
-def layouts(p: int) -> Iterator[Layout]:
-    """Every root's kind, node size, channel count, number of pieces, torus shape and wrap that ``p`` ranks allow."""
+def layouts(p: int, algorithm: str) -> Iterator[Layout]:
+    """Every root's kind, node size, channel count, number of pieces, torus shape and wrap that ``p`` ranks allow.
+
+    Shapes of a torus only for the algorithm that reads them (``test_only_the_torus_ring_reads_the_shape_of_a_torus``).
+    """
     for root in sorted({0, p // 2, p - 1}):
         yield Layout(num_ranks=p, root=root)
     yield Layout(num_ranks=p, channels=2, pieces=1)
     for per_node in (d for d in range(1, p + 1) if p % d == 0):
         for channels in sorted({1, 2, per_node}):
             yield Layout(num_ranks=p, root=p - 1, ranks_per_node=per_node, channels=channels, pieces=channels + 1)
-    for shape in torus_shapes(p):
+    for shape in torus_shapes(p) if algorithm == "torus" else ():
         for wrap in sorted({tuple(w and d > 1 for w, d in zip(ws, shape, strict=True)) for ws in wraps(len(shape))}):
             yield Layout(num_ranks=p, torus_shape=shape, torus_wrap=wrap, pieces=1)
 
@@ -57,10 +60,22 @@ def random_data(schedule: Schedule) -> np.ndarray:
 @pytest.mark.parametrize("p", NUM_RANKS)
 @pytest.mark.parametrize(("op", "algorithm"), TABLE)
 def test_everyone_ends_with_what_the_collective_promises(op: str, algorithm: str, p: int) -> None:
-    for layout in layouts(p):
+    for layout in layouts(p, algorithm):
         schedule = make_schedule(op, algorithm, layout, 1000.0)
         check(schedule)
         check_data(schedule, random_data(schedule))
+
+
+@pytest.mark.parametrize(("op", "algorithm"), TABLE)
+def test_only_the_torus_ring_reads_the_shape_of_a_torus(op: str, algorithm: str) -> None:
+    plain = [Layout(num_ranks=p, ranks_per_node=p // 2, channels=2) for p in (4, 8)]
+    shaped = [replace(plain[0], torus_shape=(2, 2)), replace(plain[1], torus_shape=(2, 4), torus_wrap=(False, True))]
+    same = all(
+        [[part.tolist() for part in step] for step in steps(make_schedule(op, algorithm, flat, 64.0))]
+        == [[part.tolist() for part in step] for step in steps(make_schedule(op, algorithm, torus, 64.0))]
+        for flat, torus in zip(plain, shaped, strict=True)
+    )
+    assert same is (algorithm != "torus")
 
 
 @pytest.mark.parametrize(("op", "algorithm"), TABLE)
@@ -320,7 +335,7 @@ LEAST_TOTAL: dict[str, Callable[[int], float]] = {
 @pytest.mark.parametrize(("op", "algorithm"), TABLE)
 def test_bytes_sent_are_bytes_received_and_no_fewer_than_needed(op: str, algorithm: str) -> None:
     for p in NUM_RANKS:
-        for layout in layouts(p):
+        for layout in layouts(p, algorithm):
             schedule = make_schedule(op, algorithm, layout, 48.0 * p)
             if schedule.num_switches:
                 continue  # what a switch sends is not what it receives: tests/test_collectives_in_switches.py

@@ -84,6 +84,7 @@ SENT: dict[tuple[str, str], Callable[[int, int, int], float]] = {
     **{("reduce_scatter", a): once for a in ("ring", "hierarchical", "pat", "direct", "torus")},
     **{("all_gather", a): once for a in ("ring", "hierarchical", "pat", "direct", "torus")},
     **{(op, a): once for op in ("broadcast", "reduce") for a in ("ring", "tree", "naive")},
+    ("broadcast", "eager_tree"): once,
     **{(op, "hierarchical"): scattered for op in ("broadcast", "reduce")},
     **{(op, a): slices for op in ("scatter", "gather") for a in ("direct", "naive")},
     **{(op, "tree"): lambda p, n, g: set_bits(p) / p for op in ("scatter", "gather")},

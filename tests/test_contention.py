@@ -247,7 +247,7 @@ def test_past_a_missing_uplink_flows_take_the_spines_that_are_left() -> None:
 
 
 def test_a_torus_goes_round_a_missing_link() -> None:
-    network = build_network(load_topology("tpu-v5e"))
+    network = build_network(load_topology("tpu-v5e"), shape=(4, 4))
     ends = network.link_names[0]
     holed = with_faults(network, [fault(link=list(ends), removed=True)])
     src, dst = (network.gpus.index(end) for end in ends)

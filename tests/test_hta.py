@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.engine.interference import Interference
 from simulator.engine.run import simulate
 from simulator.job import Job
 from simulator.load import load_scenario
@@ -69,7 +70,8 @@ def run(directory: Path, text: str, *overrides: str, fidelity: str = "coflow") -
     cluster = scenario.cluster
     network = build_network(cluster.spec, nodes=cluster.nodes, gpus_per_node=cluster.gpus_per_node)
     job = make_job(scenario, network)
-    timeline = simulate(job.step, network, slowdown=job.slowdown, fidelity=fidelity)
+    interference = Interference(core_share=job.core_share, memory_s_per_byte=job.memory_s_per_byte)
+    timeline = simulate(job.step, network, interference=interference, fidelity=fidelity)
     write_trace(timeline, f"{directory}/trace/", device=job.device)
     return job, timeline, hta.TraceAnalysis(trace_dir=f"{directory}/trace")
 

@@ -167,6 +167,7 @@ from strategies import ON_ANY_NETWORK
 from simulator.collectives import make_schedule
 from simulator.engine.layouts import layout_of
 from simulator.engine.collective import simulate_collective
+from simulator.engine.interference import Interference
 from simulator.engine.run import simulate
 from simulator.plan import Communicate, Compute, Plan, RankClass
 
@@ -187,11 +188,13 @@ for network in (uniform(6), shipped("dgx-h100", nodes=2, gpus_per_node=4), shipp
     plan = Plan(title="", classes=(RankClass(name="all", ranks=everyone),), tasks=tuple(tasks),
                 axes={"a": (everyone,), "b": (everyone,)})
     for fidelity in ("coflow", "message"):
-        digest.update(repr(simulate(plan, network, slowdown=0.1, fidelity=fidelity).spans).encode())
+        ran = simulate(plan, network, interference=Interference(core_share=0.1), fidelity=fidelity)
+        digest.update(repr(ran.spans).encode())
 print(digest.hexdigest())
 """
 
 
+@pytest.mark.slow
 def test_two_processes_with_different_hash_seeds_give_the_same_bytes() -> None:
     """Ties are FIFO and nothing iterates a set: finish times, link bytes and spans, bit for bit."""
     running = [

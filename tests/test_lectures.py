@@ -32,7 +32,11 @@ def tier(topology: str, name: str, *sizes: str) -> dict[str, Any]:
 def test_adamw_keeps_16_bytes_per_parameter_or_12_when_only_the_master_is_fp32(
     precision: str, bytes_per_parameter: int
 ) -> None:
-    found = answer("run", "ddp-llama-1b-16xh100", f"train.precision={precision}")
+    """Of two micro-batches: all gradients are alive when the second backward starts, which is the peak.
+
+    In a single micro-batch gradients come to life while activations go, so at its peak there are none yet.
+    """
+    found = answer("run", "ddp-llama-1b-16xh100", f"train.precision={precision}", "train.grad_accumulation=2")
     states = sum(found["memory"]["by_kind_bytes"][kind] for kind in ("params", "grads", "optimizer"))
     assert states == bytes_per_parameter * found["num_parameters"]
 

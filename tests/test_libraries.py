@@ -49,11 +49,14 @@ def test_gloo_performs_a_reduce_scatter_by_an_all_reduce() -> None:
     assert times["all_gather"] < 0.6 * times["all_reduce"]
 
 
-def test_gloo_broadcasts_down_an_unpipelined_binomial_tree() -> None:
+def test_gloo_broadcasts_down_a_binomial_tree_to_all_children_at_once() -> None:
+    """gloo's broadcast.cc. Ranks 1 and 2 share the root's link, then rank 1 sends to rank 3: three times the message.
+    Measured on 4 hosts of 400 Mbit/s: 250.9 ms for 4 MB, whose message takes 83.5 ms.
+    """
     row = rows_of(field("broadcast", "workstations-10gbe", 4, "gloo"), [64.0 * MIB])[0]
-    assert row.algorithm == "tree"
+    assert row.algorithm == "eager_tree"
     rate = 1.25e9 * 0.94  # of a 10 Gb/s card, see the topology
-    assert row.time_s >= 2 * 64 * MIB / rate * 0.99  # the whole message at each of two hops
+    assert row.time_s == pytest.approx(3 * 64 * MIB / rate, rel=0.01)
 
 
 def test_a_library_with_a_cost_model_prices_what_it_has_and_plays_what_it_has_not() -> None:

@@ -145,6 +145,12 @@ BAD_SCENARIOS = [
     (GOOD.replace("preset: gpt2", "colour: red"), 2, "model", "must be one of: {preset: NAME}"),
     (GOOD.replace("\n  preset: gpt2", " gpt2"), 2, "model", "must be one of: {preset: NAME}"),
     (GOOD.replace("preset: gpt2", "layers: []"), 3, "model.layers", "at least 1 items"),
+    (GOOD.replace("preset: gpt2", "layers: [{name: a, params: 4, forward: 5 ms, backward: 1 s}, "
+                  "{name: a, params: 4, forward: 5 ms, backward: 1 s}]"), 3, "model.layers[1].name",
+     "'a' is the name of another layer; give each its own, or one with 'repeat'"),
+    (GOOD.replace("preset: gpt2", "layers: [{name: a, repeat: 2, params: 4, forward: 5 ms, backward: 1 s}, "
+                  "{name: a.1, params: 4, forward: 5 ms, backward: 1 s}]"), 3, "model.layers[1].name",
+     "'a.1' is the name of another layer"),
     (GOOD.replace("preset: gpt2", "layers: [{name: a, params: 4, forward: 5 ms}]"), 3,
      "model.layers[0].backward", "missing key"),
     (GOOD.replace("preset: gpt2", "layers: [{name: a, params: 4.0, forward: 5 ms, backward: 1 s}]"), 3,
@@ -160,7 +166,21 @@ BAD_SCENARIOS = [
     (GOOD.replace("micro_batch: 4", "micro_batch: 1e2"), 6, "train.micro_batch", "write 1.0e+2 or 100"),
     (GOOD + "  precision: bf16mixed\n", 7, "train.precision", "did you mean 'bf16-mixed'?"),
     (GOOD + "  optimizer: AdamW\n", 7, "train.optimizer", "did you mean 'adamw'?"),
-    (GOOD + "parallel: {strategy: zero1}\n", 7, "parallel.strategy", "not in this version; accepted: ddp"),
+    (GOOD + "parallel: {strategy: zero4}\n", 7, "parallel.strategy",
+     "accepted: ddp, zero1, zero2, zero3, fsdp, hsdp; did you mean 'zero3'?"),
+    (GOOD + "parallel: {implementation: fsdp2}\n", 7, "parallel.implementation",
+     "ddp has no implementation 'fsdp2'; accepted: torch"),
+    (GOOD + "parallel: {strategy: fsdp, bucket_cap: 1 MiB}\n", 7, "parallel.bucket_cap",
+     "fsdp (fsdp2) does not read it; it has wrap, reshard_after_forward"),
+    (GOOD + "parallel: {strategy: fsdp, algorithm: ring}\n", 7, "parallel.algorithm", "fsdp (fsdp2) does not read it"),
+    (GOOD + "parallel: {strategy: zero2, use_multi_rank_bucket_allreduce: false, algorithm: ring}\n", 7,
+     "parallel.algorithm", "is that of all-reduces; use_multi_rank_bucket_allreduce: false reduces to each owner"),
+    (GOOD + "parallel: {overlap: none, comm_hook: fp16}\n", 7, "parallel.comm_hook",
+     "needs overlap 'bucketed'; with 'none' tensors are reduced one by one"),
+    (GOOD + "parallel: {overlap: per_parameter, iteration: first}\n", 7, "parallel.iteration",
+     "needs overlap 'bucketed'"),
+    (GOOD + "parallel: {comm_hook: fp8}\n", 7, "parallel.comm_hook", "fp16"),
+    (GOOD + "parallel: {overlap_comm: true}\n", 7, "parallel.overlap_comm", "ddp does not read it; it has bucket_cap"),
     (GOOD + "parallel: {strategy: dpp}\n", 7, "parallel.strategy", "did you mean 'ddp'?"),
     (GOOD + "parallel:\n  pp: 2\n", 8, "parallel.pp", "not in this version"),
     (GOOD + "parallel: {tp: 0}\n", 7, "parallel.tp", "must be at least 1"),
@@ -263,8 +283,8 @@ def test_overrides_are_yaml_values_and_reach_every_block(tmp_path: Path) -> None
 
 
 def test_an_override_of_a_list_item_changes_only_that_item(tmp_path: Path) -> None:
-    layer = "{name: a, params: 4, forward: 5 ms, backward: 5 ms}"
-    path = write(tmp_path, GOOD.replace("preset: gpt2", f"layers: [{layer}, {layer}]\n  dtype: fp32"))
+    layer, second = (f"{{name: {name}, params: 4, forward: 5 ms, backward: 5 ms}}" for name in "ab")
+    path = write(tmp_path, GOOD.replace("preset: gpt2", f"layers: [{layer}, {second}]\n  dtype: fp32"))
     model = load_scenario(path, ["model.layers[1].forward=7 ms", "model.layers.0.params=[1, 2]"]).model
     assert isinstance(model, LayersModel)
     assert [layer.forward for layer in model.layers] == [5e-3, 7e-3]
@@ -274,10 +294,10 @@ def test_an_override_of_a_list_item_changes_only_that_item(tmp_path: Path) -> No
 
 
 def test_an_override_that_names_another_form_of_model_replaces_the_model(tmp_path: Path) -> None:
-    layer = "{name: a, params: 4, forward: 5 ms, backward: 5 ms}"
+    layer, second = (f"{{name: {name}, params: 4, forward: 5 ms, backward: 5 ms}}" for name in "ab")
     path = write(tmp_path, GOOD.replace("preset: gpt2", f"layers: [{layer}]\n  dtype: fp32"))
     assert load_scenario(path, ["model.preset=gpt2-xl"]).model == PresetModel(preset="gpt2-xl")
-    kept = load_scenario(path, [f"model.layers=[{layer}, {layer}]"]).model
+    kept = load_scenario(path, [f"model.layers=[{layer}, {second}]"]).model
     assert isinstance(kept, LayersModel)
     assert (len(kept.layers), kept.dtype) == (2, "fp32")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from stepping import inputs_of, memory_in
 
 from simulator.errors import UnsupportedError
 from simulator.load import load_device
@@ -10,7 +11,6 @@ from simulator.model_spec import PresetModel
 from simulator.training.buckets import assign, ready_order
 from simulator.training.compute import operation_time
 from simulator.training.elementwise import KERNELS, activation, cross_entropy, norm
-from simulator.training.memory import ddp_memory
 from simulator.training.operations import Operation, TrainingModel
 from simulator.training.precision import PRECISIONS
 from simulator.training.presets import build_model
@@ -46,6 +46,57 @@ def test_selective_recompute_drops_the_score_term_alone(attention: str) -> None:
     assert kept_bytes(build(attention=attention, recompute="selective")) == 34 * S * B * 768
 
 
+H, KV, F, A = 4096, 1024, 14336, 32
+"""Llama-3-8B: hidden size (that of the queries too), of keys and values, of the MLP, and heads."""
+
+
+@pytest.mark.parametrize(("kernels", "units"), [("eager", 4), ("fused", 3)])
+def test_selective_op_keeps_input_attention_and_every_second_product(kernels: str, units: int) -> None:
+    """Input, q, v, attention's output with statistics, gate and down; compiled all but down (see the real blocks)."""
+    model = build("llama-3-8b", recompute="selective-op", kernels=kernels)
+    assert kept_bytes(model) == S * B * (2 * (units * H + KV + F) + 4 * A)
+
+
+def test_selective_op_runs_k_out_and_up_again_and_no_attention() -> None:
+    model = build("llama-3-8b", recompute="selective-op")
+    assert model.replayed_flop == 32 * 2 * S * B * (H * KV + H * H + H * F)
+    device = load_device("h100-sxm5-80gb")
+    times = {op.name: operation_time(op, device, BF16)[0] for op in block(model)[-1].replayed}
+    assert (times["layers.5.attn.core"], times["layers.5.mlp.down"]) == (0.0, 0.0)
+    assert min(time for name, time in times.items() if name.split(".", 2)[2] not in ("attn.core", "mlp.down")) > 0
+
+
+def test_selective_op_names_no_product_with_a_bias() -> None:
+    """GPT-2's layers are ``aten.addmm``: only attention's output is kept, beside the input, and all else run again."""
+    model = build(recompute="selective-op")
+    assert kept_bytes(model) == S * B * (2 * 768 + 2 * 768 + 4 * 12)
+    assert model.replayed_flop == 12 * sum(op.forward_flop for op in block(build()) if op.kind == "gemm")
+
+
+def test_selective_op_stops_at_the_input_of_the_last_product() -> None:
+    """Qwen 2.5 has biases in q, k and v: of out, gate, up and down, out and up are kept. q, k, v and gate run again;
+    down, whose output nothing reads, does not (``early_stop`` of torch.utils.checkpoint)."""
+    model = build("qwen2.5-7b", recompute="selective-op")
+    hidden, kv, ffn = 3584, 512, 18944
+    assert kept_bytes(model) == S * B * (2 * (hidden + hidden + hidden + ffn) + 4 * 28)
+    assert model.replayed_flop == 28 * 2 * S * B * hidden * (hidden + 2 * kv + ffn)
+
+
+def test_selective_op_runs_attention_again_that_returns_its_scores() -> None:
+    model = build("llama-3-8b", recompute="selective-op", attention="eager")
+    core = next(op for op in block(model) if op.name.endswith("core"))
+    assert core.saved_bytes == 0
+    assert core.forward_flop in [op.forward_flop for op in block(model)[-1].replayed]
+
+
+@pytest.mark.parametrize("preset", ["llama-3-8b", "gpt2"])
+def test_what_selective_op_brings_back_and_what_it_kept_make_a_block(preset: str) -> None:
+    """To the kept outputs that nothing reads again as they are: input, q, v and down of Llama, input of GPT-2."""
+    model = build(preset, recompute="selective-op")
+    unread = 3 * H + KV if preset == "llama-3-8b" else 768
+    assert model.replayed_bytes + kept_bytes(model) == kept_bytes(build(preset)) + 2 * S * B * unread
+
+
 def test_full_recompute_runs_every_block_forward_once_more_and_nothing_else() -> None:
     model, plain = build(recompute="full"), build()
     blocks = sum(o.forward_flop for o in plain.operations if o.layer.startswith("layers."))
@@ -69,9 +120,11 @@ def test_one_block_alive_is_counted_at_the_peak_when_it_outweighs_the_logits() -
     model = build("llama-3-8b", seq_len=16384, micro_batch=1, attention="eager", recompute="full")
     whole = kept_bytes(build("llama-3-8b", seq_len=16384, micro_batch=1, attention="eager"))
     assert model.replayed_bytes == whole > model.loss_gradient_bytes
-    memory = ddp_memory(model, BF16, "adamw", num_ranks=8, context_bytes=0.0, communicator_bytes=0.0)
-    found = memory.by_kind_bytes["activations"]
-    assert found == model.saved_bytes + model.replayed_bytes
+    memory = memory_in(inputs_of(model, 8, {"gradient_as_bucket_view": True}))
+    found, last = memory.by_kind_bytes["activations"], block(model, "layers.31")[-1]
+    assert memory.peak_at == f"backward 0: {last.name}"
+    # What follows the last block has given its activations back by then, and the gradient of the logits is gone.
+    assert found == model.saved_bytes + model.replayed_bytes - sum(o.saved_bytes for o in model.operations[-3:])
 
 
 @pytest.mark.parametrize("mode", MODES)

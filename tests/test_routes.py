@@ -256,6 +256,7 @@ def test_routes_in_random_connected_graphs_are_shortest(size: int, data: st.Data
         assert len(routes.route(src, dst)) == shortest(network, src, dst)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["uniform", "dgx-h100"])
 def test_16384_gpus_are_built_in_seconds_and_routed_in_less_than_one(name: str) -> None:
     """Measured 0.1 to 0.4 s and under 0.1 s on one core; CPU time, with room for a slow machine."""

@@ -86,7 +86,7 @@ GOOD = "cluster: {topology: dgx-h100}\nmodel: {preset: gpt2}\ntrain: {seq_len: 8
         (GOOD.replace("micro_batch: 1", "micro_batch: 1.5"), False),
         (GOOD.replace("seq_len", "seqlen"), False),
         (GOOD + "parallel: {bucket_cap: 25}\n", False),
-        (GOOD + "parallel: {strategy: zero1}\n", False),
+        (GOOD + "parallel: {strategy: zero4}\n", False),
         (GOOD + "parallel: {overlap: always}\n", False),
         (GOOD + "cluster2: {}\n", False),
         (GOOD.replace("topology: dgx-h100", "topology: x, shape: [1, 2, 3, 4]"), False),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import ALPHA_S, BETA_BYTES_PER_S, graph, played, uniform
 
+from simulator.engine.interference import Interference
 from simulator.engine.maker import CoflowMaker
 from simulator.engine.run import simulate
 from simulator.errors import DeadlockError, UnsupportedError
@@ -50,6 +52,11 @@ def plan(
 def spans(timeline: Timeline) -> dict[str, tuple[float, float]]:
     """Task -> (start, end), for plans of one rank class."""
     return {span.task.name: (span.start_s, span.end_s) for span in timeline.spans}
+
+
+def taking(core_share: float) -> Interference:
+    """Each collective takes this share of the cores from the compute beside it."""
+    return Interference(core_share=core_share)
 
 
 def ring_s(size_bytes: float) -> float:
@@ -222,27 +229,29 @@ def test_compute_slows_while_a_collective_is_active_and_only_then() -> None:
     """20 s of work, 25 % lost during the 12 s of the collective: 9 done in them, 11 after."""
     assert ring_s(4.0) == 12.0
     for fidelity in FIDELITIES:
-        timeline = simulate(plan(compute("a", 20.0), collective("x", 4.0)), SLOW, slowdown=0.25, fidelity=fidelity)
+        of = plan(compute("a", 20.0), collective("x", 4.0))
+        timeline = simulate(of, SLOW, interference=taking(0.25), fidelity=fidelity)
         assert timeline.end_s == pytest.approx(12 + 11)
 
 
 def test_a_collective_that_starts_in_the_middle_slows_the_rest() -> None:
     """a: 2 s alone; b starts with x: 12 s at 3/4 do 9 of its 10, the last at full speed."""
     tasks = (compute("a", 2.0), collective("x", 4.0, after=("a",)), compute("b", 10.0))
-    ran = spans(simulate(plan(*tasks), SLOW, slowdown=0.25))
+    ran = spans(simulate(plan(*tasks), SLOW, interference=taking(0.25)))
     assert ran["b"] == pytest.approx((2.0, 2 + 12 + 1))
 
 
-def test_two_collectives_at_once_slow_compute_no_more_than_one() -> None:
+def test_two_collectives_at_once_each_take_their_share_of_what_is_left() -> None:
+    """Both occupy cores of their own (an NCCL channel is an SM): compute keeps (1 - 0.25)^2 of its speed."""
     tasks = (compute("a", 20.0), collective("x", 4.0, axis="x"), collective("y", 4.0, axis="y"))
-    timeline = simulate(plan(*tasks, classes=PAIR, axes=PAIRS), SLOW, slowdown=0.25)
+    timeline = simulate(plan(*tasks, classes=PAIR, axes=PAIRS), SLOW, interference=taking(0.25))
     active = 2 + 2 * 4
-    assert timeline.end_s == pytest.approx(active + 20 - 0.75 * active)
+    assert timeline.end_s == pytest.approx(active + 20 - 0.75**2 * active)
 
 
 def test_compute_of_ranks_outside_the_collective_keeps_its_speed() -> None:
     tasks = (compute("a", 20.0, "left"), compute("b", 20.0, "right"), collective("x", 4.0, axis="x", classes=("left",)))
-    timeline = simulate(plan(*tasks, classes=TWO, axes={"x": ((0, 1),)}), SLOW, slowdown=0.5)
+    timeline = simulate(plan(*tasks, classes=TWO, axes={"x": ((0, 1),)}), SLOW, interference=taking(0.5))
     ends = {span.task.name: span.end_s for span in timeline.spans}
     assert ends == {"x": 6.0, "b": 20.0, "a": pytest.approx(6 + 17)}
 
@@ -280,10 +289,10 @@ def ends_by_rank(timeline: Timeline, of: Plan) -> dict[tuple[str, int], float]:
 
 @given(plans(), st.sampled_from([0.0, 0.25]))
 @settings(max_examples=100)
-def test_every_rank_alone_ends_every_task_when_its_class_does(of: Plan, slowdown: float) -> None:
+def test_every_rank_alone_ends_every_task_when_its_class_does(of: Plan, core_share: float) -> None:
     """Folding equal ranks into classes and collectives into coflows changes nothing where links are not shared."""
-    folded = ends_by_rank(simulate(of, SLOW, slowdown=slowdown), of)
-    every_rank = ends_by_rank(simulate(of, SLOW, slowdown=slowdown, fidelity="message"), of)
+    folded = ends_by_rank(simulate(of, SLOW, interference=taking(core_share)), of)
+    every_rank = ends_by_rank(simulate(of, SLOW, interference=taking(core_share), fidelity="message"), of)
     for key, end_s in folded.items():
         assert every_rank[key] == pytest.approx(end_s, rel=1e-9), key
 
@@ -303,8 +312,8 @@ CLUSTERS: dict[str, Network] = {
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
-@pytest.mark.parametrize("slowdown", [0.0, 0.2])
-def test_coflows_take_what_messages_take(cluster: str, slowdown: float) -> None:
+@pytest.mark.parametrize("core_share", [0.0, 0.2])
+def test_coflows_take_what_messages_take(cluster: str, core_share: float) -> None:
     """Communication that hides, that does not, and that queues: the same within 1e-6."""
     network = CLUSTERS[cluster]
     everyone = {"all": tuple(range(network.num_gpus))}
@@ -314,7 +323,7 @@ def test_coflows_take_what_messages_take(cluster: str, slowdown: float) -> None:
         tasks.append(compute(f"c{number}", 1.7e-3))
     tasks.append(compute("last", 1e-3, after=("x3",)))
     of = plan(*tasks, classes=everyone)
-    ends = [simulate(of, network, slowdown=slowdown, fidelity=fidelity).end_s for fidelity in FIDELITIES]
+    ends = [simulate(of, network, interference=taking(core_share), fidelity=fidelity).end_s for fidelity in FIDELITIES]
     assert ends[0] == pytest.approx(ends[1], rel=1e-6)
 
 
@@ -328,7 +337,7 @@ def test_message_fidelity_is_for_small_clusters() -> None:
 def test_the_same_plan_gives_the_same_spans() -> None:
     def one_run() -> tuple[Span, ...]:
         tasks = [compute("a", 2.0), *(collective(f"x{i}", float(i)) for i in range(5)), compute("b", 9.0)]
-        return simulate(plan(*tasks), SLOW, slowdown=0.1).spans
+        return simulate(plan(*tasks), SLOW, interference=taking(0.1)).spans
 
     assert one_run() == one_run()
 
@@ -361,6 +370,39 @@ def test_a_collective_that_not_every_rank_calls_is_a_deadlock_that_names_who_wai
     for rank_class in ("left",) if fidelity == "coflow" else ("rank 0", "rank 1"):
         assert f"x on {rank_class}" in str(stopped.value)
     assert "'x' is never called by rank 2, rank 3" in str(stopped.value)
+
+
+@given(
+    num_ranks=st.integers(2, 9), size=st.floats(1.0, 1e12), op=st.sampled_from(["all_reduce", "all_gather"]),
+    rate=st.floats(1e6, 1e12),
+)  # fmt: skip
+def test_without_latency_a_collective_is_all_bytes(num_ranks: int, size: float, op: str, rate: float) -> None:
+    """What is left of its time once its bytes are counted is nothing, and rounding makes no negative wait of it."""
+    coflow = CoflowMaker(uniform(num_ranks, 0.0, rate)).coflow(op, "ring", size, (tuple(range(num_ranks)),))
+    assert 0.0 <= coflow.latency_s <= 1e-12 * coflow.work_s
+    whole = replace(collective("x", size), op=op)
+    classes = {"all": tuple(range(num_ranks))}
+    end_s = simulate(plan(whole, classes=classes), uniform(num_ranks, 0.0, rate)).end_s
+    assert end_s == pytest.approx(coflow.work_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("fidelity", FIDELITIES)
+def test_bytes_on_links_add_up_over_collectives(fidelity: str) -> None:
+    """A ring all-reduce of n bytes over four ranks puts 2 x 3/4 n on each rank's links."""
+    carried = simulate(plan(collective("x", 8.0), collective("y", 16.0)), SLOW, fidelity=fidelity).link_bytes
+    np.testing.assert_allclose(carried, 1.5 * (8.0 + 16.0))
+
+
+@pytest.mark.parametrize("slow", ["left", "right"])
+def test_the_cost_of_a_collective_is_that_of_its_slowest_groups(slow: str) -> None:
+    """Groups of unlike classes run it apart; whichever of them comes first, the slowest one is told."""
+    rates = [0.25 if name == slow else 1.0 for name, ranks in TWO.items() for _ in ranks]
+    network = graph([(f"gpu{i}", "switch", rate, 0.5) for i, rate in enumerate(rates)])
+    x = collective("x", 8.0, classes=("left", "right"))
+    timeline = simulate(plan(x, classes=TWO, axes={"dp": ((0, 1), (2, 3))}), network)
+    ends = {span.ranks: span.end_s for span in timeline.spans}
+    assert ends[slow] == max(ends.values()) > min(ends.values())
+    assert timeline.costs["x"].alone_s == pytest.approx(ends[slow], rel=1e-9)
 
 
 def test_the_lane_of_a_communicator_is_named_after_its_axis() -> None:

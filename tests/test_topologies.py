@@ -48,7 +48,7 @@ def test_every_block_with_a_number_has_a_source(name: str) -> None:
 def test_a_latency_that_no_vendor_states_says_that_it_is_an_estimate(name: str) -> None:
     for path, block in blocks(yaml.safe_load(shipped.topology_file(name).read_text(encoding="utf-8"))):
         if block.get("latency") and name not in {"tpu-v4", "tpu-v5e", "tpu-v5p"}:
-            assert "estimate" in block["source"], path
+            assert "estimate" in block["source"] or "a quarter of a ping-pong" in block["source"], path
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -60,9 +60,10 @@ def test_a_shipped_topology_is_built_as_it_stands(name: str) -> None:
     assert not isinstance(spec.device, str), "the device profile must be found"
     assert bisection_bytes_per_s(network) > 0
     found = tiers(network, spec.device)
-    assert found[0].name == "hbm"
+    assert (found[0].name == "hbm") == (spec.device is not None), "hosts of the lab have no device"
+    wires = found if spec.device is None else found[1:]
     assert all(tier.usable_bytes_per_s <= tier.nominal_bytes_per_s and tier.source for tier in found)
-    assert sum(tier.links for tier in found[1:]) == len(network.link_names)
+    assert sum(tier.links for tier in wires) == len(network.link_names)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +102,8 @@ def test_the_command_prints_every_tier_and_its_source(name: str) -> None:
     assert result.exit_code == 0, result.output
     spec = load_topology(name)
     for tier in tiers(build_network(spec), spec.device):
-        assert f"{tier.flop_per_byte:,.0f}" in result.output
+        if tier.flop_per_byte is not None:
+            assert f"{tier.flop_per_byte:,.0f}" in result.output
         assert tier.source.split()[0] in result.output
     assert "bisection bandwidth" in result.output
 

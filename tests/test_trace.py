@@ -13,7 +13,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from simulator.engine.interference import Interference
 from simulator.engine.run import simulate
 from simulator.errors import ScenarioError
 from simulator.load import load_device, load_topology
 from simulator.network.builders import build_network
-from simulator.plan import Communicate, Compute, Plan, RankClass
+from simulator.plan import Buffer, Communicate, Compute, Plan, RankClass
 from simulator.report import trace as trace_module
 from simulator.report.trace import check_target, write_trace
 from simulator.report.trace_events import NCCL_KERNELS, trace_events, us
@@ -120,6 +121,10 @@ def kernels(events: list[Event]) -> list[Event]:
     return [e for e in events if e.get("cat") == "kernel"]
 
 
+def counter(events: list[Event], name: str) -> list[Event]:
+    return [e for e in events if e["ph"] == "C" and e["name"] == name]
+
+
 STEP = by_hand(
     (compute("forward 0: a.up", "forward", "a"), 0, 1),
     (compute("forward 0: a.down", "forward", "a"), 1, 2),
@@ -187,8 +192,67 @@ def test_a_collective_says_what_it_is_and_how_much_of_it_shows() -> None:
 
 
 def test_the_counter_shows_bytes_over_time_while_a_collective_runs() -> None:
-    points = [(e["ts"], e["args"]["GB/s"]) for e in events_of(STEP) if e["ph"] == "C"]
+    points = [(e["ts"], e["args"]["GB/s"]) for e in counter(events_of(STEP), "sent")]
     assert points == [(6000.0, 4.0), (9000.0, 12.0), (10000.0, 0.0)]  # 12 MB in 3 ms, then in 1 ms
+
+
+def test_the_memory_counter_shows_every_kind_and_the_peak() -> None:
+    """1 GiB of weights; 2 GiB of activations from 0 to 3 ms, 4 GiB of gradients from 1 ms on: 7 GiB at 1 ms.
+
+    At 3 ms the activations go before the next 1 GiB of them comes.
+    """
+    gib = 2.0**30
+    a = replace(compute("a", "forward"), allocates=(Buffer(name="x", kind="activations", size_bytes=2 * gib),))
+    b = replace(
+        compute("b", "forward"), allocates=(Buffer(name="g", kind="grads", size_bytes=4 * gib),), frees=("x",)
+    )  # fmt: skip
+    c = replace(compute("c", "forward"), allocates=(Buffer(name="y", kind="activations", size_bytes=gib),))
+    timeline = by_hand((a, 0, 1), (b, 1, 3), (c, 3, 4))
+    weights = Buffer(name="w", kind="params", size_bytes=gib)
+    timeline = replace(timeline, plan=replace(timeline.plan, resident=(weights,)))
+    points = [(e["ts"], *e["args"].values()) for e in counter(events_of(timeline), "memory (GiB)")]
+    assert points == [(0.0, 1.0, 0.0, 2.0), (1000.0, 1.0, 4.0, 2.0), (3000.0, 1.0, 4.0, 1.0)]
+    assert list(counter(events_of(timeline), "memory (GiB)")[0]["args"]) == ["params", "grads", "activations"]
+
+
+def test_a_peak_that_lasts_for_no_time_is_in_the_memory_counter() -> None:
+    moment = replace(
+        compute("a", "wait"), seconds=0.0, allocates=(Buffer(name="x", kind="gathered", size_bytes=2.0**31),),
+        frees=("x",),
+    )  # fmt: skip
+    points = counter(events_of(by_hand((moment, 1, 1), (compute("b", "forward"), 1, 2))), "memory (GiB)")
+    assert [(e["ts"], e["args"]) for e in points] == [
+        (0.0, {"gathered": 0.0}), (1000.0, {"gathered": 2.0}), (1000.0, {"gathered": 0.0})
+    ]  # fmt: skip
+
+
+def test_the_host_thread_has_a_lane_where_issuing_takes_time() -> None:
+    """1 ms to issue each; before the second it waits for the first, which runs from 1 to 3 ms."""
+    first = replace(compute("forward 0: a", "forward"), seconds=2e-3, host_s=1e-3)
+    second = replace(compute("forward 0: Sync", "forward"), host_s=1e-3, host_after=("forward 0: a",))
+    everyone = one_class()
+    plan = Plan(title="host", classes=everyone, axes={}, tasks=(first, replace(second, seconds=1e-3)))
+    events = events_of(simulate(plan, NETWORK))
+    host = [(e["name"], e["ts"], e["dur"]) for e in events if e["ph"] == "X" and e["tid"] == 2]
+    assert host == [
+        ("issue forward 0: a", 0.0, 1000.0), ("wait for the device", 1000.0, 2000.0),
+        ("issue forward 0: sync", 3000.0, 1000.0),
+    ]  # fmt: skip
+    assert ("thread_name", "host thread") in {(e["name"], e["args"].get("name")) for e in events if e["ph"] == "M"}
+    assert not any(e["tid"] == 2 for e in events_of(STEP))
+
+
+def test_copies_on_a_lane_of_their_own_have_a_stream_and_no_place_in_the_phases() -> None:
+    copy_in = replace(compute("copy in a", "copy", "a"), lane="copy-in")
+    work = [compute(f"forward 0: a.{i}", "forward", "a") for i in range(2)]
+    wait = replace(compute("wait for a", "wait"), seconds=0.0)
+    timeline = by_hand((copy_in, 0, 1), (work[0], 1, 2), (wait, 2, 2), (work[1], 2, 3))
+    events = events_of(timeline)
+    assert {e["name"]: e["tid"] for e in kernels(events)} == {
+        "copy in a": 20, "forward 0: a.0": 7, "wait for a": 7, "forward 0: a.1": 7
+    }  # fmt: skip
+    phases = [(e["name"], e["ts"]) for e in events if e.get("cat") == "user_annotation"]
+    assert phases == [("ProfilerStep#1", 0.0), ("forward", 1000.0), ("forward a", 1000.0)]
 
 
 @pytest.mark.parametrize(
@@ -262,7 +326,9 @@ def plans(draw: st.DrawFn) -> Plan:
 
 
 TIMELINES = st.builds(
-    lambda plan, slowdown, fidelity: simulate(plan, NETWORK, slowdown=slowdown, fidelity=fidelity),
+    lambda plan, core_share, fidelity: simulate(
+        plan, NETWORK, interference=Interference(core_share=core_share), fidelity=fidelity
+    ),
     plans(), st.sampled_from([0.0, 0.13]), st.sampled_from(["coflow", "message"]),
 )  # fmt: skip
 
@@ -336,7 +402,7 @@ def test_exposed_is_the_time_of_a_collective_in_which_its_rank_computes_nothing(
 def test_the_counter_adds_up_to_the_bytes_that_were_sent(timeline: Timeline) -> None:
     events = events_of(timeline)
     for ranks in timeline.plan.classes:
-        points = [(e["ts"], e["args"]["GB/s"]) for e in events if e["ph"] == "C" and e["pid"] == ranks.representative]
+        points = [(e["ts"], e["args"]["GB/s"]) for e in counter(events, "sent") if e["pid"] == ranks.representative]
         counted = sum(rate * (b - a) * 1e3 for (a, rate), (b, _) in itertools.pairwise(points))
         sent = sum(
             timeline.costs[s.task.name].sent_bytes_per_rank for s in timeline.of_class(ranks.name)

@@ -18,17 +18,19 @@ from typing import NoReturn
 import click
 
 from simulator import __version__
-from simulator.cli import calibrate, collective, demo, run, schema, sweep, topology, validate
+from simulator.cli import calibrate, check, collective, demo, lab, run, schema, sweep, topology, validate
 from simulator.errors import ScenarioError, SimulatorError
 
 #: name -> what it accepts, in the order of ``--help``. What it does is ``simulator.commands.<name>.<name>``.
 COMMANDS: dict[str, click.Command] = {
     "run": run.run,
+    "check": check.check,
     "collective": collective.collective,
     "sweep": sweep.sweep,
     "topology": topology.topology,
     "validate": validate.validate,
     "calibrate": calibrate.calibrate,
+    "lab": lab.lab,
     "demo": demo.demo,
     "schema": schema.schema,
 }

@@ -13,8 +13,8 @@ OPERATIONS = (
     "broadcast", "scatter", "gather", "reduce", "all_gather", "reduce_scatter", "all_reduce", "all_to_all", "send_recv",
 )  # fmt: skip
 ALGORITHMS = (
-    "ring", "tree", "double_tree", "hierarchical", "nvls", "nvls_tree", "pat", "halving_doubling", "direct", "pairwise",
-    "rail", "bruck", "torus", "naive",
+    "ring", "tree", "eager_tree", "double_tree", "hierarchical", "nvls", "nvls_tree", "pat", "halving_doubling",
+    "direct", "pairwise", "rail", "bruck", "torus", "naive",
 )  # fmt: skip
 FIDELITIES = ("auto", "library", "vector", "message", "lockstep")
 

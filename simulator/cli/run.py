@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from simulator.cli.implementation import implementation
@@ -15,6 +17,16 @@ from simulator.cli.implementation import implementation
     "--trace",
     metavar="FILE",
     help="Write a Chrome/Perfetto trace: .json, .json.gz, or a directory (ending in '/'): a file per class of ranks.",
+)
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path),
+    help="Draw the lanes of one rank, two layers closely, and its memory (.png, .svg, .pdf).",
+)
+@click.option(
+    "--zoom",
+    metavar="LAYERS",
+    help="Layers that --plot shows closely: layers.10,layers.11.  [default: two in the middle]",
 )
 def run(**given: object) -> object:
     """Simulate SCENARIO: a YAML file, or the name of a shipped one.

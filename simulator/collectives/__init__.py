@@ -39,6 +39,7 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ("broadcast", "ring"): chain.broadcast,
     ("reduce", "ring"): chain.reduce,
     ("broadcast", "tree"): tree.broadcast,
+    ("broadcast", "eager_tree"): tree.eager_broadcast,
     ("reduce", "tree"): tree.reduce,
     ("scatter", "tree"): tree.scatter,
     ("gather", "tree"): tree.gather,

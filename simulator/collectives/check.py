@@ -21,7 +21,8 @@ def steps(schedule: Schedule) -> Iterator[tuple[Ints, Ints, Ints, Bools]]:
     for phase in schedule.phases:
         src = np.repeat(phase.pattern.src, phase.pattern.chunks)
         dst = np.repeat(phase.pattern.dst, phase.pattern.chunks)
-        reduce = np.repeat(np.broadcast_to(phase.reduce, len(phase.pattern)), phase.pattern.chunks)
+        whole = isinstance(phase.reduce, bool)
+        reduce = np.full(len(src), phase.reduce) if whole else np.repeat(phase.reduce, phase.pattern.chunks)
         for step in range(phase.steps):
             chunks = phase.moves(step)
             assert len(chunks) == len(src), "moves must name as many chunks as the pattern carries"
@@ -36,14 +37,25 @@ def play(schedule: Schedule, state: NDArray[np.float64]) -> Iterator[NDArray[np.
         nothing = np.full((schedule.num_switches, *state.shape[1:]), np.nan)
         held = np.concatenate([state, nothing])
     for src, dst, chunks, reduce in steps(schedule):
-        sent = held[src, chunks].copy()
-        held[dst[~reduce], chunks[~reduce]] = sent[~reduce]
-        in_switch = reduce & (dst >= p)
-        held[dst[in_switch], chunks[in_switch]] = 0.0
-        np.add.at(held, (dst[reduce], chunks[reduce]), sent[reduce])
+        sent = held[src, chunks]  # a copy: what the senders held when the step began
+        if reduce.all():
+            _add(held, p, dst, chunks, sent)
+        elif not reduce.any():
+            held[dst, chunks] = sent
+        else:
+            held[dst[~reduce], chunks[~reduce]] = sent[~reduce]
+            _add(held, p, dst[reduce], chunks[reduce], sent[reduce])
         if held is not state:
             state[...] = held[:p]
         yield state
+
+
+def _add(held: NDArray[np.float64], p: int, dst: Ints, chunks: Ints, sent: NDArray[np.float64]) -> None:
+    """Add what was sent to what ranks hold; in a switch, to nothing."""
+    if len(held) > p:
+        in_switch = dst >= p
+        held[dst[in_switch], chunks[in_switch]] = 0.0
+    np.add.at(held, (dst, chunks), sent)
 
 
 def _played(schedule: Schedule, state: NDArray[np.float64]) -> NDArray[np.float64]:

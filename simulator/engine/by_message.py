@@ -12,7 +12,8 @@ from simulator.engine.fabric import Fabric
 from simulator.engine.machine import Machine
 from simulator.engine.maker import CoflowMaker
 from simulator.engine.message import Player
-from simulator.plan import Communicate, Plan, groups_called
+from simulator.engine.pricer import operation_run
+from simulator.plan import Communicate, Plan, from_root, groups_called
 from simulator.schedule import Floats, Ints
 from simulator.timeline import CollectiveCost
 
@@ -28,6 +29,8 @@ class ByMessage:
         self._fabric = Fabric(machine.env, np.append(maker.network.capacity_bytes_per_s, np.inf), self._flows_done)
         self._players: dict[tuple[str, tuple[int, ...]], Player] = {}
         self._ended: dict[tuple[str, tuple[int, ...]], list[simpy.Event]] = {}
+        self._arrived: dict[tuple[str, tuple[int, ...]], int] = {}
+        self._inside: dict[tuple[str, tuple[int, ...]], dict[str, None]] = {}
         self._by_tag: list[Player] = []
         self._first_tags: list[int] = []
         self.costs: dict[str, CollectiveCost] = {}
@@ -36,17 +39,30 @@ class ByMessage:
     def join(self, task: Communicate, ranks: str) -> Generator[simpy.Event, Any, None]:
         """Pay the launch, enter the schedule, and wait for the rank's own last step."""
         rank = self._rank_of[ranks]
-        group = next(g for g in self._plan.axes[task.axis] if rank in g)
+        group = next(g for g in from_root(self._plan.axes[task.axis], task.root) if rank in g)
         if (task.name, group) not in self._players:
             self._open(task, group)
         place = group.index(rank)
         over = self._ended[task.name, group][place]
-        self._machine.enter(ranks)
-        yield self._machine.env.timeout(self._maker.network.collective_launch_s)
+        self._arrive(task, group, ranks)
+        network = self._maker.network
+        yield self._machine.env.timeout(network.launch_s(operation_run(task.op, network)))
         self._players[task.name, group].enter(np.array([place], dtype=np.int64))
         if not over.processed:
             yield over
-        self._machine.leave(ranks)
+        self._machine.leave(ranks, task.name)
+        del self._inside[task.name, group][ranks]
+
+    def _arrive(self, task: Communicate, group: tuple[int, ...], ranks: str) -> None:
+        """Ranks send once all of the group are there: what flows before the last one comes is taken as nothing."""
+        call = (task.name, group)
+        self._arrived[call] = self._arrived.get(call, 0) + 1
+        inside = self._inside.setdefault(call, {})
+        inside[ranks] = None
+        self._machine.send(ranks, task.name, self.costs[task.name], waiting=True)
+        if self._arrived[call] == len(group):
+            for name in inside:
+                self._machine.send(name, task.name, self.costs[task.name], waiting=False)
 
     def _open(self, task: Communicate, group: tuple[int, ...]) -> None:
         env = self._machine.env
@@ -57,7 +73,8 @@ class ByMessage:
                 ended[place].succeed()
 
         if task.name not in self.costs:
-            coflow = self._maker.coflow(task.op, task.algorithm, task.message_bytes, groups_called(self._plan, task))
+            groups = from_root(groups_called(self._plan, task), task.root)
+            coflow = self._maker.coflow(task.op, task.algorithm, task.message_bytes, groups)
             self.costs[task.name] = coflow.cost
             self.link_bytes = self.link_bytes + coflow.link_bytes
         schedule = self._maker.schedule(task.op, self.costs[task.name].algorithm, task.message_bytes, group)

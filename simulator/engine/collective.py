@@ -49,11 +49,11 @@ def simulate_collective(
 
     fidelity: one of FIDELITIES; ``Outcome.handed_over`` says why 'auto' did not take the vector engine.
     max_work: how much 'auto' plays messages one by one (see MAX_AUTO_WORK). Every rank first pays the network's
-    ``collective_launch_s``. Raises vector.NotExactError for an insisted vector engine, UnsupportedError for
+    ``launch_s`` of the operation. Raises vector.NotExactError for an insisted vector engine, UnsupportedError for
     an insisted message engine with too many messages, InternalError for a result below a physical lower bound.
     """
     starts = np.zeros(schedule.num_ranks) if starts_s is None else np.asarray(starts_s, dtype=np.float64)
-    launch_s = wires.network.collective_launch_s
+    launch_s = wires.network.launch_s(schedule.op)
     entered = starts + launch_s
     times = finish_by_size((schedule,), wires, entered, fidelity, max_work)
     result = outcome(schedule, wires, entered, times.finish_s[0], times.fidelity, times.handed_over)
@@ -78,7 +78,7 @@ def times_by_size(
     ends = times.finish_s.max(axis=1) - starts.min()
     for one, time_s in zip(sized, ends, strict=True):
         hold_to_bounds(one, wires, float(time_s))
-    return ends + wires.network.collective_launch_s, times.fidelity, times.handed_over
+    return ends + wires.network.launch_s(schedule.op), times.fidelity, times.handed_over
 
 
 def finish_by_size(sized: tuple[Schedule, ...], wires: Wires, starts_s: Floats, fidelity: str, max_work: int) -> Times:

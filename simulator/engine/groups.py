@@ -127,7 +127,7 @@ def times_of_groups(
     ends = found.finish_s[:, : len(schedules) * len(starts)].reshape(len(sizes_bytes), len(schedules), -1)
     times = ends.max(axis=2) - starts.min()
     _hold_to_bounds(schedules, wires, sizes_bytes, times)
-    times = times + wires.network.collective_launch_s
+    times = times + wires.network.launch_s(schedules[0].op)
     return GroupTimes(times.max(axis=1), times.min(axis=1), found.fidelity, found.handed_over)
 
 

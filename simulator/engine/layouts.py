@@ -21,14 +21,15 @@ ONE_EACH = frozenset({"gather", "scatter", "send_recv"})
 def candidates(op: str, network: Network, gpus: Ints) -> tuple[str, ...]:
     """Algorithms that 'auto' tries: those that a library would run on such a network.
 
-    Never the naive baseline, nor halving and doubling, which no GPU library has; the torus ring only on a torus;
+    Never the naive baseline, nor halving and doubling or the eager tree, which no GPU library has; the torus ring only
+    on a torus;
     'direct' where every pair of gpus of a node has a link of its own (over a switch no library reduces that way), and
     for all-to-all, gather, scatter and send_recv; PAT only with one rank on each of several nodes, as in NCCL; two
     levels only where there are two; NVLS only inside NVLink domains whose switches add, its tree only over several.
     """
     layout = layout_of(network, gpus)
     nodes, per_node = layout.grid
-    left_out = {"naive", "halving_doubling"}
+    left_out = {"naive", "halving_doubling", "eager_tree"}
     if not _adds_in_switches(network, gpus) or per_node == 1:
         left_out |= {"nvls", "nvls_tree"}
     if nodes == 1:

@@ -7,39 +7,42 @@ from collections.abc import Sequence
 import simpy
 
 from simulator.engine.coflow import Coflow, speeds
+from simulator.engine.interference import Active, Interference
 from simulator.engine.progress import Activity, Progress
 from simulator.schedule import Floats
+from simulator.timeline import CollectiveCost
 
 
 class Machine:
-    """Clock and speeds. Compute of a rank class slows by ``slowdown`` while a collective is active on it.
+    """Clock and speeds. Compute of a rank class slows while a collective is active on it.
 
     capacity: (num_links,) bytes/s that coflows share.
     """
 
-    def __init__(self, classes: Sequence[str], capacity: Floats, slowdown: float) -> None:
+    def __init__(self, classes: Sequence[str], capacity: Floats, interference: Interference) -> None:
         self.env = simpy.Environment()
         self._progress = Progress(self.env, self._speeds)
         self._capacity = capacity
-        self._slowdown = slowdown
-        self._in_collectives = dict.fromkeys(classes, 0)
+        self._interference = interference
+        self._active: dict[str, dict[str, Active]] = {ranks: {} for ranks in classes}
 
     def compute(self, ranks: str, seconds: float) -> simpy.Event:
-        """Start work on the compute lane of a rank class; the event fires at its end."""
+        """Start work on a lane of a rank class; the event fires at its end."""
         return self._progress.run(ranks, seconds)
 
     def transfer(self, coflow: Coflow) -> simpy.Event:
         """Start the byte part of a collective; the event fires at its end."""
         return self._progress.run(coflow, coflow.work_s)
 
-    def enter(self, ranks: str) -> None:
-        """A collective becomes active on a rank class."""
-        self._in_collectives[ranks] += 1
+    def send(self, ranks: str, task: str, cost: CollectiveCost, *, waiting: bool) -> None:
+        """The collective of a task is active on a rank class: it sends, at its mean rate, or waits for others."""
+        rate = cost.sent_bytes_per_rank / cost.alone_s if cost.alone_s else 0.0
+        self._active[ranks][task] = Active(channels=cost.channels, bytes_per_s=0.0 if waiting else rate)
         self._progress.refresh()
 
-    def leave(self, ranks: str) -> None:
-        """A collective of a rank class is over."""
-        self._in_collectives[ranks] -= 1
+    def leave(self, ranks: str, task: str) -> None:
+        """The collective of a task is over on a rank class."""
+        del self._active[ranks][task]
         self._progress.refresh()
 
     def _speeds(self, running: list[Activity]) -> list[float]:
@@ -48,4 +51,4 @@ class Machine:
         return [next(shares) if isinstance(a.what, Coflow) else self._compute_speed(str(a.what)) for a in running]
 
     def _compute_speed(self, ranks: str) -> float:
-        return 1.0 - self._slowdown if self._in_collectives[ranks] else 1.0
+        return self._interference.speed(self._active[ranks].values())

@@ -25,6 +25,7 @@ from simulator.network.graph import Network
 from simulator.network.routes import Routes
 from simulator.schedule import Floats, Schedule
 from simulator.timeline import CollectiveCost
+from simulator.tuning.belief import graph_of
 from simulator.tuning.choice import Option
 from simulator.tuning.choice import option as way
 
@@ -118,12 +119,19 @@ class CoflowMaker:
             algorithm=option.algorithm, group_size=len(groups[0]), num_steps=schedule.num_steps,
             num_messages=schedule.num_messages, sent_bytes_per_rank=float(schedule.sent_bytes().max()),
             alone_s=option.cost.latency_s + work_s, latency_s=option.cost.latency_s, fidelity=LIBRARY, handed_over="",
-            protocol=option.protocol,
+            protocol=option.protocol, channels=self._channels(op, groups[0]),
         )  # fmt: skip
         asked = link_bytes * option.cost.inflation / work_s if work_s > 0 else np.zeros_like(link_bytes)
         return Coflow(
             latency_s=option.cost.latency_s, work_s=work_s, link_bytes=link_bytes, asked_bytes_per_s=asked, cost=cost
         )  # fmt: skip
+
+    def _channels(self, op: str, group: tuple[int, ...]) -> int:
+        """Thread blocks of the kernel on each rank: NCCL runs every channel of its graph twice."""
+        pricer, _ = self._pricers[op, group]
+        if pricer is None or pricer.library.choice is None:
+            return 0
+        return 2 * graph_of(pricer.shapes[0], pricer.library.choice).channels
 
     def _shared(
         self, op: str, option: Option, size_bytes: float, group: tuple[int, ...], need_s: float, alone: Floats
@@ -164,16 +172,17 @@ class CoflowMaker:
         waiting_s = max(o.time_s - self._full_rate_s(o.link_bytes) for o in outcomes)
         busiest_s = self._full_rate_s(link_bytes)
         alone_s = max(waiting_s + busiest_s, *(o.time_s for o in outcomes))
+        latency_s = max(0.0, alone_s - busiest_s)  # where nothing but bytes takes time, rounding may fall below
         slowest = max(outcomes, key=lambda o: (bool(o.handed_over), o.time_s))  # an estimate taints the whole axis
         cost = CollectiveCost(
             algorithm=first.schedule.algorithm, group_size=len(groups[0]), num_steps=slowest.num_steps,
             num_messages=slowest.num_messages, sent_bytes_per_rank=max(float(o.sent_bytes.max()) for o in outcomes),
-            alone_s=alone_s, latency_s=alone_s - busiest_s, fidelity=slowest.fidelity,
+            alone_s=alone_s, latency_s=latency_s, fidelity=slowest.fidelity,
             handed_over=slowest.handed_over,
         )  # fmt: skip
         asked = link_bytes / busiest_s if busiest_s > 0 else np.zeros_like(link_bytes)
         return Coflow(
-            latency_s=alone_s - busiest_s, work_s=busiest_s, link_bytes=link_bytes, asked_bytes_per_s=asked, cost=cost
+            latency_s=latency_s, work_s=busiest_s, link_bytes=link_bytes, asked_bytes_per_s=asked, cost=cost
         )  # fmt: skip
 
     def _all(self, first: _Played, groups: Groups) -> tuple[list[Outcome], Floats]:

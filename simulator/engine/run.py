@@ -2,40 +2,90 @@
 
 One SimPy process per task and rank class. A task waits for the task before it on its lane and for its ``after``;
 then a compute task works, slowed while a collective is active on its ranks, and a collective plays: as a coflow,
-or message by message with every rank simulated (``fidelity='message'``).
+or message by message with every rank simulated (``fidelity='message'``). Where issuing tasks takes time, one more
+process per class is its host thread, which goes through the plan in order, ahead of the work if it can.
+
+``simulate`` plays a plan once, the host starting with the device. ``simulate_steady`` plays a step as it repeats: its
+host has run ahead in the steps before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from typing import Any
 
 import simpy
 
 from simulator.engine.by_coflow import ByCoflow
 from simulator.engine.by_message import ByMessage
+from simulator.engine.host import HostThreads
+from simulator.engine.interference import Interference
 from simulator.engine.machine import Machine
 from simulator.engine.maker import CoflowMaker
 from simulator.errors import DeadlockError, UnsupportedError
 from simulator.network.graph import Network
-from simulator.plan import Communicate, Compute, Plan, Task, absences, unfolded
+from simulator.plan import Communicate, Plan, RankClass, Task, absences, seconds_on, unfolded
 from simulator.timeline import Span, Timeline
 
 #: ``fidelity: message`` keeps every rank and every message; it is for small clusters.
 MAX_MESSAGE_RANKS = 64
+#: Steps until a host's lead repeats itself; a step counts as the same within this share.
+_MOST_STEPS = 4
+_SAME_STEP = 1e-12
 
 
 def simulate(
-    plan: Plan, network: Network, *, slowdown: float = 0.0, fidelity: str = "coflow", maker: CoflowMaker | None = None
-) -> Timeline:
+    plan: Plan, network: Network, *, interference: Interference | None = None, fidelity: str = "coflow",
+    maker: CoflowMaker | None = None,
+) -> Timeline:  # fmt: skip
     """Run the plan on the network.
 
-    slowdown: share of a rank's compute speed that is lost while a collective is active on it, 0 <= s < 1.
+    interference: how collectives slow the compute beside them; not at all when left out.
     fidelity: 'coflow' (rank classes, whole collectives) or 'message' (every rank, every message).
     maker: share one between runs on the same network to keep what it has simulated.
     Raises UnsupportedError above MAX_MESSAGE_RANKS in 'message', DeadlockError if tasks are left waiting.
     """
-    assert 0 <= slowdown < 1, "the slowdown is a share of the speed"
+    made = maker or CoflowMaker(network)
+    return _play(plan, network, interference, fidelity, made, host=plan.has_host, ahead_s={})[0]
+
+
+def simulate_steady(
+    plan: Plan, network: Network, *, interference: Interference | None = None, fidelity: str = "coflow",
+    maker: CoflowMaker | None = None,
+) -> Timeline:  # fmt: skip
+    """Run a step as it takes its turn among many equal ones, none of which ends with the host waiting for the device.
+
+    A host that needs less time for the step than the device gets further ahead with every step, and costs nothing.
+    Another starts ahead by what the device still had to do when the host was done with the step before, which repeats
+    itself after a few steps at most. Arguments and errors as for ``simulate``.
+    """
+    made = maker or CoflowMaker(network)
+    waits = any(task.host_after for task in plan.tasks)
+    if not waits:
+        alone, _ = _play(plan, network, interference, fidelity, made, host=False, ahead_s={})
+        if all(issue_s(plan, ranks) <= alone.end_s for ranks in plan.classes):
+            return alone
+    timeline, ended_s = _play(plan, network, interference, fidelity, made, host=plan.has_host, ahead_s={})
+    costs = any(task.host_s for task in plan.tasks)
+    for _ in range(_MOST_STEPS if costs else 0):
+        before_s = timeline.end_s
+        ahead_s = {ranks: max(0.0, before_s - end_s) for ranks, end_s in ended_s.items()}
+        timeline, ended_s = _play(plan, network, interference, fidelity, made, host=True, ahead_s=ahead_s)
+        if abs(timeline.end_s - before_s) <= _SAME_STEP * before_s:
+            break
+    return timeline
+
+
+def issue_s(plan: Plan, ranks: RankClass) -> float:
+    """Time that the host thread of a class works in a plan, waiting left out."""
+    return sum(task.host_s for task in plan.tasks if ranks.name in task.classes) / ranks.speed
+
+
+def _play(
+    plan: Plan, network: Network, interference: Interference | None, fidelity: str, made: CoflowMaker, *, host: bool,
+    ahead_s: Mapping[str, float],
+) -> tuple[Timeline, dict[str, float]]:  # fmt: skip
+    """The timeline, and when the host thread of each class had issued everything. host: whether issuing counts."""
     if fidelity == "message":
         if plan.num_ranks > MAX_MESSAGE_RANKS:
             raise UnsupportedError(
@@ -43,26 +93,36 @@ def simulate(
                 f"{plan.num_ranks}; use 'auto' or 'coflow'"
             )
         plan = unfolded(plan)
-    made = maker or CoflowMaker(network)
-    machine = Machine([c.name for c in plan.classes], network.capacity_bytes_per_s, slowdown)
+    machine = Machine([c.name for c in plan.classes], network.capacity_bytes_per_s, interference or Interference())
     runner = ByMessage(plan, made, machine) if fidelity == "message" else ByCoflow(plan, made, machine)
-    spans = _Run(plan, machine, runner).spans()
-    return Timeline(
+    run = _Run(plan, machine, runner, ahead_s if host else None)
+    spans = run.spans()
+    timeline = Timeline(
         plan=plan, spans=spans, costs=runner.costs, end_s=max((s.end_s for s in spans), default=0.0),
         link_names=network.link_names, link_bytes=runner.link_bytes,
         link_bytes_per_s=network.capacity_bytes_per_s, fidelity=runner.fidelity, events=len(spans),
+        host_ahead_s={c.name: ahead_s.get(c.name, 0.0) for c in plan.classes} if host else None,
     )  # fmt: skip
+    return timeline, run.host_ended_s
 
 
 class _Run:
-    """Starts a process per task and class, and keeps the spans as they end."""
+    """Starts a process per task and class, and keeps the spans as they end. ahead_s: None for no host threads."""
 
-    def __init__(self, plan: Plan, machine: Machine, runner: ByCoflow | ByMessage) -> None:
+    def __init__(
+        self, plan: Plan, machine: Machine, runner: ByCoflow | ByMessage, ahead_s: Mapping[str, float] | None
+    ) -> None:  # fmt: skip
         self._plan, self._machine, self._runner = plan, machine, runner
+        self._classes = {c.name: c for c in plan.classes}
         self._order = {c.name: i for i, c in enumerate(plan.classes)}
         self._spans: list[tuple[float, int, int, Span]] = []
         self._over: dict[tuple[str, str], simpy.Event] = {}
         self._tasks = {task.name: task for task in plan.tasks}
+        self._host = None if ahead_s is None else HostThreads(plan, machine.env, self._ends, ahead_s)
+
+    @property
+    def host_ended_s(self) -> dict[str, float]:
+        return {} if self._host is None else self._host.ended_s
 
     def spans(self) -> tuple[Span, ...]:
         """Run everything; spans in start order, ties in plan order."""
@@ -74,7 +134,9 @@ class _Run:
                 if (ranks, task.lane) in tails:
                     waits.append(tails[ranks, task.lane])
                 tails[ranks, task.lane] = over
-                self._machine.env.process(self._one(number, task, ranks, waits, over))
+                self._machine.env.process(self._one(number, task, self._classes[ranks], waits, over))
+        if self._host:
+            self._host.start()
         self._machine.env.run()
         self._refuse_leftovers()
         return tuple(span for *_, span in sorted(self._spans, key=lambda entry: entry[:3]))
@@ -86,21 +148,24 @@ class _Run:
         return [self._over[name, other] for other in self._tasks[name].classes]
 
     def _one(
-        self, number: int, task: Task, ranks: str, waits: list[simpy.Event], over: simpy.Event
+        self, number: int, task: Task, ranks: RankClass, waits: list[simpy.Event], over: simpy.Event
     ) -> Generator[simpy.Event, Any, None]:
         for event in waits:
             if not event.processed:
                 yield event
+        if self._host:
+            yield from self._host.first_launch(task, ranks.name)
         start = self._machine.env.now
         if isinstance(task, Communicate):
-            yield from self._runner.join(task, ranks)
+            yield from self._runner.join(task, ranks.name)
             alone_s = self._runner.costs[task.name].alone_s
         else:
-            assert isinstance(task, Compute)
-            yield self._machine.compute(ranks, task.seconds)
-            alone_s = task.seconds
-        span = Span(task=task, ranks=ranks, start_s=start, end_s=self._machine.env.now, alone_s=alone_s)
-        self._spans.append((start, number, self._order[ranks], span))
+            alone_s = seconds_on(task, ranks)
+            yield self._machine.compute(ranks.name, alone_s)
+            if self._host:
+                yield from self._host.last_launch(task, ranks.name)
+        span = Span(task=task, ranks=ranks.name, start_s=start, end_s=self._machine.env.now, alone_s=alone_s)
+        self._spans.append((start, number, self._order[ranks.name], span))
         over.succeed()
 
     def _refuse_leftovers(self) -> None:

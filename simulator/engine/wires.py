@@ -68,8 +68,7 @@ class Wires:
         """
         new = {id(p): p for p in patterns if id(p) not in self._paths}
         for whole, parts in _slices(new.values()):
-            paths = self._lookup(*whole)
-            self._wholes[id(whole[0]), id(whole[1])] = (*whole, paths)
+            paths = self._whole(*whole)
             for p, part in parts:
                 self._paths[id(p)] = (p, _part(paths, part))
                 del new[id(p)]
@@ -81,6 +80,13 @@ class Wires:
                 batch = []
         if batch:
             self._find(batch)
+
+    def _whole(self, src: Ints, dst: Ints) -> Paths:
+        """Paths of longer arrays, of which patterns are slices; held like patterns."""
+        key = id(src), id(dst)
+        if key not in self._wholes:
+            self._wholes[key] = (src, dst, self._lookup(src, dst))
+        return self._wholes[key][2]
 
     def _find(self, new: list[Pattern]) -> None:
         paths = self._lookup(np.concatenate([p.src for p in new]), np.concatenate([p.dst for p in new]))
@@ -169,15 +175,13 @@ class Wires:
             for pattern, steps in schedule.runs():
                 before = moved.get(id(pattern), (pattern, np.zeros(len(pattern))))[1]
                 moved[id(pattern)] = (pattern, before + pattern.chunks * float(steps))
-            patterns = [pattern for pattern, _ in moved.values()]
-            self.find(patterns)
             total = np.zeros(len(self.capacity))
-            for (src, dst), parts in _slices(patterns):
-                if (id(src), id(dst)) in self._wholes:
-                    chunks = np.zeros(len(src))
-                    for pattern, part in parts:
-                        chunks[part] += moved.pop(id(pattern))[1]
-                    total += _carried(self._wholes[id(src), id(dst)][2], chunks, len(total))
+            for (src, dst), parts in _slices([pattern for pattern, _ in moved.values()]):
+                chunks = np.zeros(len(src))
+                for pattern, part in parts:
+                    chunks[part] += moved.pop(id(pattern))[1]
+                total += _carried(self._whole(src, dst), chunks, len(total))
+            self.find([pattern for pattern, _ in moved.values()])
             for pattern, chunks in moved.values():
                 total += _carried(self.paths(pattern), chunks, len(total))
             return total
@@ -218,13 +222,17 @@ def _slices(patterns: Iterable[Pattern]) -> list[tuple[tuple[Ints, Ints], list[t
     Their routes are found once, and take no memory for each.
     """
     found: dict[tuple[int, int], tuple[tuple[Ints, Ints], list[tuple[Pattern, slice]]]] = {}
+    begin: dict[int, int] = {}  # of the longer arrays, by id: many patterns share them
     for p in patterns:
         src, dst = p.src.base, p.dst.base
         if src is None or dst is None or src.shape != dst.shape or src.ndim != 1 or src.dtype != dst.dtype:
             continue
-        starts = {(_address(part) - _address(whole)) // whole.itemsize for part, whole in ((p.src, src), (p.dst, dst))}
-        if len(starts) == 1 and {p.src.strides, p.dst.strides} == {src.strides}:
-            first = starts.pop()
+        for whole in (src, dst):
+            if id(whole) not in begin:
+                begin[id(whole)] = _address(whole)
+        ahead = _address(p.src) - begin[id(src)]
+        if ahead == _address(p.dst) - begin[id(dst)] and p.src.strides == p.dst.strides == src.strides:
+            first = ahead // src.itemsize
             part = (p, slice(first, first + len(p)))
             found.setdefault((id(src), id(dst)), ((src, dst), []))[1].append(part)
     return [

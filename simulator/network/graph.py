@@ -98,8 +98,13 @@ class Network:
 
     @property
     def collective_launch_s(self) -> float:
-        """What the library's software adds to each collective."""
+        """What the library's software adds to a collective of no operation with a time of its own."""
         return self.library.collective_launch
+
+    def launch_s(self, op: str) -> float:
+        """What the library's software adds to each collective that runs as ``op``."""
+        own = self.library.operation_launch if isinstance(self.library, AlphaBetaLibrary) else {}
+        return next((time_s for name, time_s in own.items() if name == op), self.library.collective_launch)
 
     @property
     def num_gpus(self) -> int:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from simulator.collectives.busbw import bus_factor
 from simulator.job import Job
 from simulator.plan import COMPUTE_LANE, Communicate
-from simulator.report.intervals import minus, total, union
+from simulator.report.intervals import Interval, minus, total
+from simulator.report.lanes import Idle, Waiting, covered, host_lane, idle_of, launch_gaps, slowest, waiting_of
+from simulator.report.memory import Memory, memory_of
 from simulator.timeline import Span, Timeline
 from simulator.training.flop import convention_for, model_flop_per_token, model_flop_utilisation
+from simulator.training.sharding import computing_precision
 
 #: Differences of times below this share of the step are rounding.
 _ROUNDING = 1e-9
@@ -22,8 +26,8 @@ _HIDDEN = 1e-9
 class Breakdown:
     """Where the step of one rank goes; the parts add up to the step.
 
-    compute: forward, backward and gradient copies, as stretched by interference. exposed_comm: a collective runs
-    and no compute does. other: neither. bubble: waiting for other pipeline stages.
+    compute: forward, backward and copies beside them, as stretched by interference. exposed_comm: a collective runs
+    and no compute does. other: neither (``StepReport.idle`` says why). bubble: waiting for other pipeline stages.
     """
 
     compute: float
@@ -52,6 +56,11 @@ class CollectiveUse:
     wire_bytes_per_rank: float
     bus_bytes_per_s: float
 
+    @property
+    def reduces_gradients(self) -> bool:
+        """Whether it is a gradient bucket (or tensor, or unit), not weights, buffers of the model or a norm."""
+        return self.purpose.split()[0] in ("gradient", "gradients")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkUse:
@@ -66,7 +75,9 @@ class LinkUse:
 class StepReport:
     """A training step in numbers. Rates are per step of all ranks unless the name says per gpu.
 
-    copies_s: the part of ``breakdown.compute`` in which gradients are scaled and copied in and out of buckets.
+    copies_s: the part of ``breakdown.compute`` in which gradients or weights are scaled or copied. idle: what
+    ``breakdown.other`` is. waiting: how long ranks of each class wait for slower ones; all other times are those of
+    the class that sets the step.
     """
 
     title: str
@@ -92,6 +103,9 @@ class StepReport:
     events: int
     fidelity: str
     handed_over: str
+    memory: Memory
+    idle: Idle
+    waiting: tuple[Waiting, ...]
 
     @property
     def exposed_share(self) -> float:
@@ -103,41 +117,63 @@ class StepReport:
         """Share of the communication time that compute covers; 1 without communication."""
         return self.comm_hidden_s / self.comm_total_s if self.comm_total_s else 1.0
 
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Axes that collectives run on, in the order of their first."""
+        return tuple(dict.fromkeys(use.axis for use in self.collectives))
+
 
 def measure(timeline: Timeline, startup: Timeline, job: Job) -> StepReport:
     """The report of a simulated step. ``startup`` is the timeline of what is sent once, before the first step."""
-    ranks = max(timeline.spans, key=lambda s: s.end_s).ranks  # the class that sets the step
-    spans = timeline.of_class(ranks)
+    waiting = waiting_of(timeline)
+    ranks = slowest(waiting).ranks
+    spans, issues = timeline.of_class(ranks.name), host_lane(timeline, ranks)
     compute = [s for s in spans if s.task.lane == COMPUTE_LANE]
-    comm = [s for s in spans if s.task.lane != COMPUTE_LANE]
-    busy, talking = _covered(compute), _covered(comm)
-    exposed = total(minus(talking, busy))
-    optimizer = sum(s.duration_s for s in compute if s.task.kind == "optimizer")
-    working = sum(s.duration_s for s in compute) - optimizer
-    tokens = job.model.tokens * job.train.grad_accumulation * job.num_ranks
-    convention = convention_for(job.model, job.train.mfu)
-    per_token = model_flop_per_token(job.model, convention)
-    rate = tokens / timeline.end_s
-    flops = rate / job.num_ranks * per_token
-    peak = job.device.peak_flop_per_s(job.inputs.precision.dtype) if job.device and per_token else None
-    mfu = model_flop_utilisation(per_token, rate / job.num_ranks, peak) if peak else None
+    comm = [s for s in spans if isinstance(s.task, Communicate)]
+    busy, talking = covered(compute), covered(comm)
+    exposed, unissued = total(minus(talking, busy)), launch_gaps(compute, issues)
     costs = list(timeline.costs.values())
     return StepReport(
         title=timeline.plan.title, step_time_s=timeline.end_s, startup_time_s=startup.end_s,
-        breakdown=Breakdown(
-            compute=working, exposed_comm=exposed, bubble=0.0, optimizer=optimizer,
-            other=max(0.0, timeline.end_s - working - optimizer - exposed),
-        ),
-        copies_s=sum(s.duration_s for s in compute if s.task.kind == "copy"),
-        interference_s=_stretched(compute, timeline.end_s),
+        breakdown=_breakdown(compute, exposed, unissued, timeline.end_s),
+        copies_s=sum(s.duration_s - unissued.get(s.task.name, 0.0) for s in compute if s.task.kind == "copy"),
+        interference_s=_stretched([s for s in compute if s.task.name not in unissued], timeline.end_s),
         comm_total_s=total(talking), comm_hidden_s=total(talking) - exposed,
-        tokens_per_step=tokens, tokens_per_s=rate, tokens_per_s_per_gpu=rate / job.num_ranks,
-        flop_per_token=per_token, tflops_per_gpu=flops / 1e12, mfu=mfu,
-        mfu_definition=convention, collectives=tuple(_collectives(comm, timeline, busy)),
+        **_rates(timeline, job),
+        collectives=tuple(_collectives(comm, timeline, busy)),
         links=_links(timeline), num_links=len(timeline.link_names),
         ranks_simulated=len(timeline.plan.classes), ranks_total=job.num_ranks, events=timeline.events,
         fidelity=timeline.fidelity, handed_over=next((c.handed_over for c in costs if c.handed_over), ""),
+        memory=memory_of(timeline), idle=idle_of(spans, issues, timeline.end_s), waiting=waiting,
     )  # fmt: skip
+
+
+def _breakdown(compute: Sequence[Span], exposed_s: float, unissued: Mapping[str, float], end_s: float) -> Breakdown:
+    """unissued: the part of compute tasks in which kernels were missing, which is no compute."""
+    seconds = {s.task.name: s.duration_s - unissued.get(s.task.name, 0.0) for s in compute}
+    optimizer = sum(seconds[s.task.name] for s in compute if s.task.kind == "optimizer")
+    working = sum(seconds.values()) - optimizer
+    return Breakdown(
+        compute=working, exposed_comm=exposed_s, bubble=0.0, optimizer=optimizer,
+        other=max(0.0, end_s - working - optimizer - exposed_s),
+    )  # fmt: skip
+
+
+def _rates(timeline: Timeline, job: Job) -> dict[str, Any]:
+    """Tokens and FLOP per second. Ranks with more or fewer samples count with what they have."""
+    samples = sum(len(ranks.ranks) * ranks.work for ranks in timeline.plan.classes)
+    tokens = round(job.model.tokens * job.train.grad_accumulation * samples)
+    convention = convention_for(job.model, job.train.mfu)
+    per_token = model_flop_per_token(job.model, convention)
+    rate = tokens / timeline.end_s
+    dtype = computing_precision(job.inputs.precision, job.scenario.parallel).dtype
+    peak = job.device.peak_flop_per_s(dtype) if job.device and per_token else None
+    return {
+        "tokens_per_step": tokens, "tokens_per_s": rate, "tokens_per_s_per_gpu": rate / job.num_ranks,
+        "flop_per_token": per_token, "tflops_per_gpu": rate / job.num_ranks * per_token / 1e12,
+        "mfu": model_flop_utilisation(per_token, rate / job.num_ranks, peak) if peak else None,
+        "mfu_definition": convention,
+    }  # fmt: skip
 
 
 def _stretched(compute: Iterable[Span], step_s: float) -> float:
@@ -146,11 +182,7 @@ def _stretched(compute: Iterable[Span], step_s: float) -> float:
     return stretched if stretched > _ROUNDING * step_s else 0.0
 
 
-def _covered(spans: Iterable[Span]) -> list[tuple[float, float]]:
-    return union((s.start_s, s.end_s) for s in spans)
-
-
-def _collectives(comm: Iterable[Span], timeline: Timeline, busy: list[tuple[float, float]]) -> Iterable[CollectiveUse]:
+def _collectives(comm: Iterable[Span], timeline: Timeline, busy: Sequence[Interval]) -> Iterable[CollectiveUse]:
     """One entry per collective of the step, in launch order."""
     for span in comm:
         task = span.task

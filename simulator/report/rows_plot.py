@@ -14,6 +14,7 @@ from textwrap import fill
 from typing import Any
 
 from simulator.errors import ScenarioError
+from simulator.report.picture_file import DPI, check_picture, save_figure
 from simulator.report.rows_choices import FASTEST, RUNS, binary, choices_of, compared, finding, panel_title, strips_of
 from simulator.report.rows_text import LIBRARY
 from simulator.rows import Crossover, Row
@@ -25,33 +26,21 @@ STYLES = {
     "halving_doubling": ("#CC79A7", "p"), "pairwise": ("#56B4E9", "<"), "torus": ("#E69F00", "P"),
     "double_tree": ("#E69F00", "D"), "hierarchical": ("#009E73", "^"), "nvls": ("#56B4E9", "X"),
     "nvls_tree": ("#CC79A7", "v"), "rail": ("#D55E00", "P"), "bruck": ("#E69F00", "*"), "pat": ("#D55E00", "d"),
+    "eager_tree": ("#E69F00", "<"),
 }  # fmt: skip
 _OTHER = ("#000000", ".")
 _MOST_PANELS = 6
 _MOST_TICKS = 7
 _INCHES_PER_LEGEND_ENTRY = 1.45
 _TITLE_CHARACTERS_PER_INCH = 11
-_DPI = 150
 #: Between two labels, and between a label and its line, in points.
 _GAP = 4.0
-#: What makes a file differ from run to run.
-_UNDATED = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 
 def plot_rows(rows: Sequence[Row], crossings: Sequence[Crossover], where: str, path: Path) -> None:
     """Write a PNG, SVG or PDF by the ending of ``path``. Raises ScenarioError without matplotlib or a bad path."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise ScenarioError("--plot needs matplotlib: install the extra with  pip install 'clustersim[plot]'") from None
-    if path.suffix not in {".png", ".svg", ".pdf"}:
-        raise ScenarioError(f"--plot: '{path}': the ending says the format; accepted: .png, .svg, .pdf")
-    figure = draw_rows(rows, crossings, where)
-    try:
-        with matplotlib.rc_context({"svg.hashsalt": "clustersim"}):  # same input, same bytes
-            figure.savefig(path, dpi=_DPI, metadata=_UNDATED.get(path.suffix))
-    except OSError as error:
-        raise ScenarioError(f"--plot: '{path}': {error.strerror or error}") from None
+    check_picture(path)
+    save_figure(draw_rows(rows, crossings, where), path)
 
 
 def draw_rows(rows: Sequence[Row], crossings: Sequence[Crossover], where: str) -> Any:
@@ -67,7 +56,7 @@ def draw_rows(rows: Sequence[Row], crossings: Sequence[Crossover], where: str) -
     columns = 2 if len(ranks) == 4 else min(3, len(ranks))
     lines = -(-len(ranks) // columns)
     width, height = max(4.6 * columns + 0.6, 7.0), (4.3 if strips else 3.7) * lines + 1.1
-    figure = Figure(figsize=(width, height), dpi=_DPI)
+    figure = Figure(figsize=(width, height), dpi=DPI)
     FigureCanvasAgg(figure)
     figure.set_layout_engine("constrained", hspace=0.04, wspace=0.03)
     mains, belows = _axes(figure, lines, columns, [_strips_below(panel, strips) for panel in shown])

@@ -6,16 +6,20 @@ from dataclasses import asdict
 from typing import Any
 
 from simulator.job import Job
+from simulator.plan import MEMORY_KINDS
+from simulator.report.memory import thinned
 from simulator.report.metrics import StepReport, grouped
-from simulator.report.verdict import bound_sentence, memory_verdict, verdicts
+from simulator.report.slack import SHARES, SOURCE, slack_of
+from simulator.report.verdict import Verdict, bound_sentence, memory_verdict, verdicts
 
 SCHEMA_VERSION = 1
+#: Points of the curve of memory over the step.
+MOST_POINTS = 500
 
 
 def step_json(report: StepReport, job: Job, wall_s: float) -> dict[str, Any]:
     """JSON-ready mapping. ``engine.wall_s`` is the only entry that differs between two runs."""
-    memory = memory_verdict(job)
-    judged = [asdict(v) for v in verdicts(report, job)]
+    judged = [_verdict(v) for v in verdicts(report, job)]
     return {
         "schema_version": SCHEMA_VERSION,
         "kind": "step",
@@ -25,6 +29,9 @@ def step_json(report: StepReport, job: Job, wall_s: float) -> dict[str, Any]:
         "startup_time_s": report.startup_time_s,
         "breakdown_s": asdict(report.breakdown),
         "copies_s": report.copies_s,
+        "idle_s": {
+            "host": report.idle.host_s, "copies": report.idle.copies_s, "other": report.idle.other_s,
+        },
         "interference_s": report.interference_s,
         "comm_total_s": report.comm_total_s,
         "comm_hidden_s": report.comm_hidden_s,
@@ -36,17 +43,16 @@ def step_json(report: StepReport, job: Job, wall_s: float) -> dict[str, Any]:
         "mfu": report.mfu,
         "mfu_definition": report.mfu_definition,
         "num_parameters": job.model.num_parameters,
-        "memory": {
-            "capacity_bytes": None if job.device is None else job.device.memory,
-            "peak_bytes": job.memory.peak_bytes,
-            "peak_at": job.memory.peak_at,
-            "by_kind_bytes": dict(job.memory.by_kind_bytes),
-            "fits": None if memory is None else memory.ok,
-        },
+        "memory": _memory(report, job),
+        "waiting": [
+            {"ranks": w.ranks.name, "count": len(w.ranks.ranks), "speed": w.ranks.speed, "work": w.ranks.work,
+             "end_s": w.end_s, "waits_s": w.waits_s}
+            for w in report.waiting
+        ],
         "bound": bound_sentence(report, job),
         "verdicts": judged,
         "collectives": [_use(use) for use in grouped(report.collectives)],
-        "buckets": [_use(use) for use in report.collectives],
+        "buckets": [_use(use) for use in report.collectives if use.reduces_gradients],
         "links": [
             {"link": link.link, "bytes": link.num_bytes, "utilization": link.utilization} for link in report.links
         ],
@@ -56,6 +62,35 @@ def step_json(report: StepReport, job: Job, wall_s: float) -> dict[str, Any]:
             "handed_over": report.handed_over,
         },
     }  # fmt: skip
+
+
+def _memory(report: StepReport, job: Job) -> dict[str, Any]:
+    """Peak, who holds it, and the curve: bytes of each kind from each time on, at most MOST_POINTS of them."""
+    memory, verdict = report.memory, memory_verdict(report, job)
+    slack = slack_of(memory.by_kind_bytes, memory.pools_bytes)
+    times_s, curve = thinned(memory, MOST_POINTS)
+    return {
+        "capacity_bytes": None if job.device is None else job.device.memory,
+        "peak_bytes": memory.peak_bytes,
+        "peak_at": memory.peak_words, "peak_task": memory.peak_at, "peak_s": memory.peak_s, "ranks": memory.ranks,
+        "by_kind_bytes": dict(memory.by_kind_bytes),
+        "holders": [asdict(holder) for holder in memory.holders],
+        "fits": None if verdict is None else verdict.ok,
+        "allocator_slack": {
+            "pools_bytes": memory.pools_bytes, "shares": list(SHARES), "low_bytes": slack.low_bytes,
+            "high_bytes": slack.high_bytes, "counted_in_fits": False, "source": SOURCE,
+        },
+        "timeline": {
+            "times_s": times_s.tolist(),
+            "by_kind_bytes": {kind: curve[:, i].tolist() for i, kind in enumerate(MEMORY_KINDS)},
+        },
+    }  # fmt: skip
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    entry = asdict(verdict)
+    entry["try"] = entry.pop("changes")
+    return entry
 
 
 def _use(use: Any) -> dict[str, Any]:

@@ -10,33 +10,44 @@ from rich.text import Text
 
 from simulator.job import Job
 from simulator.network.graph import Network
+from simulator.report.lanes import Waiting, slowest
 from simulator.report.metrics import CollectiveUse, StepReport, grouped
-from simulator.report.verdict import Verdict, bound_sentence, verdicts
+from simulator.report.ranks_text import rank_notes
+from simulator.report.slack import slack_of
+from simulator.report.verdict import KIND_WORDS, Verdict, bound_sentence, verdicts
+from simulator.report.words import purpose_words, strategy_words
 from simulator.units import format_bandwidth, format_bytes, format_gib, format_percent, format_time
 
 #: Rows of the table of collectives; the rest are summed in one line.
 _MOST_COLLECTIVES = 12
 _MOST_LINKS = 4
+_MOST_HOLDERS = 2
+_MOST_CLASSES = 4
 _WIDEST_NAME = 48
 #: Above this many nodes the latency of textbook algorithms dominates what NCCL would do.
 _TRUSTED_NODES = 32
 #: The fidelity of collectives that a library's cost model gives.
 LIBRARY = "library"
-_BAR = 28
+_BAR, _SHORT_BAR = 28, 16
 
 
 def step_text(report: StepReport, job: Job, network: Network, block: str) -> Iterator[RenderableType]:
     """The report, piece by piece. block: the character that bars are drawn with."""
-    yield _headline(report, job, network)
+    yield Text(headline(report, job, network))
     for verdict in sorted(verdicts(report, job), key=lambda v: v.ok):  # what is wrong comes first
         yield _verdict_line(verdict)
+        yield from _changes(verdict)
     yield Text(bound_sentence(report, job), style="bold")
+    if len(report.waiting) > 1:
+        yield Text(_waiting(report))
+    for note in rank_notes(job):
+        yield Text(note)
     yield ""
     yield _breakdown(report, block)
     yield ""
     yield _rates(report, job)
     yield ""
-    yield _memory(job, block)
+    yield _memory(report, block)
     if report.collectives:
         yield ""
         yield _collectives(report)
@@ -51,24 +62,37 @@ def step_text(report: StepReport, job: Job, network: Network, block: str) -> Ite
     yield Text(_engine(report), style="dim")
 
 
-def _headline(report: StepReport, job: Job, network: Network) -> Text:
+def headline(report: StepReport, job: Job, network: Network) -> str:
+    """Model, strategy, cluster and batch in one line."""
     train = job.train
     size = f"{job.model.num_parameters / 1e9:.3g}B" if job.model.num_parameters >= 1e9 else (
         f"{job.model.num_parameters / 1e6:.3g}M"
     )  # fmt: skip
     nodes = f"{network.num_nodes} node{'s' if network.num_nodes != 1 else ''}"
     gpus = f"{job.num_ranks:,} GPU{'s' if job.num_ranks != 1 else ''}"
-    line = f"{job.model.name} ({size} parameters), {job.scenario.parallel.strategy.upper()} on {gpus}"
+    line = f"{job.model.name} ({size} parameters), {_strategy(job)} on {gpus}"
     batch = f"micro-batch {train.micro_batch}" + (f" x {job.model.seq_len} tokens" if job.model.seq_len > 1 else "")
     if train.grad_accumulation > 1:
         batch += f" x {train.grad_accumulation} accumulated"
-    return Text(f"{line} ({nodes} of {network.name}); {batch}, {train.precision}")
+    return f"{line} ({nodes} of {network.name}); {batch}, {train.precision}"
+
+
+def _strategy(job: Job) -> str:
+    parallel = job.scenario.parallel
+    return strategy_words(parallel.strategy, parallel.implemented_by)
 
 
 def _verdict_line(verdict: Verdict) -> Text:
     mark, style = ("ok  ", "green") if verdict.ok else ("FAIL", "bold red")
     line = Text(f"{mark} {verdict.what}: {verdict.value} (limit {verdict.limit}): ", style=style)
     return line.append(verdict.why, style="default")
+
+
+def _changes(verdict: Verdict) -> Iterator[Text]:
+    for number, change in enumerate(verdict.changes):
+        yield Text(f"     {'or ' if number else 'try'} {change.words}")
+    if verdict.changes and not any(change.enough for change in verdict.changes):
+        yield Text("     none of these is enough by itself")
 
 
 def _table(*columns: str, title: str) -> Table:
@@ -78,8 +102,8 @@ def _table(*columns: str, title: str) -> Table:
     return table
 
 
-def _bar(share: float, block: str) -> str:
-    return block * round(share * _BAR)
+def _bar(share: float, block: str, width: int = _BAR) -> str:
+    return block * round(share * width)
 
 
 def _breakdown(report: StepReport, block: str) -> Table:
@@ -87,9 +111,10 @@ def _breakdown(report: StepReport, block: str) -> Table:
     table.add_column("")
     parts = report.breakdown
     rows = {
-        "forward and backward": parts.compute - report.copies_s, "gradient copies": report.copies_s,
-        "optimizer": parts.optimizer,
-        "exposed communication": parts.exposed_comm, "pipeline bubble": parts.bubble, "other": parts.other,
+        "forward and backward": parts.compute - report.copies_s, "copies beside them": report.copies_s,
+        "optimizer": parts.optimizer, "exposed communication": parts.exposed_comm, "pipeline bubble": parts.bubble,
+        "waiting for the host thread": report.idle.host_s, "exposed copies": report.idle.copies_s,
+        "idle": report.idle.other_s,
     }  # fmt: skip
     for name, seconds in rows.items():
         if seconds > 1e-9 * report.step_time_s or name == "exposed communication":
@@ -124,30 +149,61 @@ def _rate(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _memory(job: Job, block: str) -> Table:
-    peak = job.memory.peak_bytes
-    table = _table("memory of one GPU", "bytes", "share", title=f"Memory, {format_gib(peak)} at {job.memory.peak_at}")
+def _memory(report: StepReport, block: str) -> Table:
+    memory, peak = report.memory, report.memory.peak_bytes
+    title = f"Memory, {format_gib(peak)} at {memory.peak_words}"
+    table = _table("memory of one GPU", "bytes", "share", title=title)
     table.add_column("")
-    for kind, held in job.memory.by_kind_bytes.items():
+    table.add_column("of it")
+    for kind, held in memory.by_kind_bytes.items():
         if held:
-            table.add_row(kind, format_gib(held), format_percent(held / peak), _bar(held / peak, block))
+            bar = _bar(held / peak, block, _SHORT_BAR)
+            table.add_row(KIND_WORDS[kind], format_gib(held), format_percent(held / peak), bar, _holders(report, kind))
+    slack = slack_of(memory.by_kind_bytes, memory.pools_bytes)
+    range_words = f"{format_gib(slack.low_bytes)} to {format_gib(slack.high_bytes)} beside it, not counted"
+    table.add_row("allocator slack", "", "", "", range_words)
     return table
+
+
+def _holders(report: StepReport, kind: str) -> str:
+    held = [holder for holder in report.memory.holders if holder.kind == kind]
+    if len(held) == 1:
+        words = purpose_words(held[0].name)
+        return "" if words == KIND_WORDS[kind] else words
+    return ", ".join(f"{purpose_words(h.name)} {format_gib(h.size_bytes)}" for h in held[:_MOST_HOLDERS])
+
+
+def _waiting(report: StepReport) -> str:
+    """Which ranks set the step, and how long the others wait for slower ones."""
+    first = slowest(report.waiting)
+    others = sorted((w for w in report.waiting if w is not first), key=lambda w: -w.waits_s)
+    waits = ", ".join(f"{_ranks(w)} {format_time(w.waits_s, 3)}" for w in others[:_MOST_CLASSES])
+    more = f" and {len(others) - _MOST_CLASSES} more kinds of ranks less" if len(others) > _MOST_CLASSES else ""
+    return f"{_ranks(first)} set the pace; in collectives wait for slower ranks: {waits}{more}."
+
+
+def _ranks(waiting: Waiting) -> str:
+    marks = [f"{format_percent(waiting.ranks.speed, 0)} speed"] if waiting.ranks.speed != 1.0 else []
+    marks += [f"{format_percent(waiting.ranks.work, 0)} work"] if waiting.ranks.work != 1.0 else []
+    return waiting.ranks.name + (f" ({', '.join(marks)})" if marks else "")
 
 
 def _collectives(report: StepReport) -> Table:
     uses = grouped(report.collectives)
+    several = len(report.axes) > 1
     table = _table(
-        "collectives of the step", "count", "each", "algorithm", "busbw", "time", "exposed",
-        title=f"Communication, {len(report.collectives)} collectives",
+        "collectives of the step", *(("axis",) if several else ()), "count", "each", "algorithm", "busbw", "time",
+        "exposed", title=f"Communication, {len(report.collectives)} collectives",
     )  # fmt: skip
     most_exposed = sorted(uses, key=lambda use: -use.exposed_s)[:_MOST_COLLECTIVES]
     for use in uses:
         if use in most_exposed:
-            table.add_row(*_collective_row(use))
+            what, *cells = _collective_row(use)
+            table.add_row(what, *((use.axis,) if several else ()), *cells)
     rest = [use for use in uses if use not in most_exposed]
     if rest:
         table.add_row(
-            f"{len(rest)} more kinds", str(sum(u.count for u in rest)), "", "", "",
+            f"{len(rest)} more kinds", *(("",) if several else ()), str(sum(u.count for u in rest)), "", "", "",
             format_time(sum(u.time_s for u in rest)), format_time(sum(u.exposed_s for u in rest)),
         )  # fmt: skip
     return table

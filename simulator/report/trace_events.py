@@ -8,28 +8,29 @@ categories and arguments follow PyTorch's profiler (Kineto), so that its tools w
 * Perfetto ties a flow event to the slice that is open where it stands: behind its slice in the file, and in its time.
 * HTA takes a kernel for communication by its name (``nccl...``), and for a kernel at all by ``args.stream``.
 
-Limits: no host events, as the host is not simulated (with launches made up for it, HTA would blame the host for all
-idle time); so HTA's launch statistics, queue lengths and critical path find nothing. The counter of what a rank sends
-shows the mean of each collective.
+Limits: the host has a thread only where issuing takes time (with launches made up for it, HTA would blame the host for
+all idle time), with one event per task and no CUDA calls; so HTA's launch statistics, queue lengths and critical path
+find nothing. The counter of what a rank sends shows the mean of each collective.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from simulator.plan import COMPUTE_LANE, Communicate, Compute, Plan, RankClass
 from simulator.report.intervals import Interval, minus, total, union
+from simulator.report.lanes import host_lane
+from simulator.report.trace_counters import Event, memory_counter, ns, sending, us
 from simulator.report.trace_flows import Flow, flows_of, key
 from simulator.timeline import Span, Timeline
 
-Event = dict[str, object]
-
 #: Thread of the step, its phases and its layers. PyTorch computes on CUDA's stream 7; NCCL gets later ones.
-STEP_THREAD, COMPUTE_STREAM, FIRST_COMM_STREAM = 1, 7, 20
+STEP_THREAD, HOST_THREAD, COMPUTE_STREAM, FIRST_COMM_STREAM = 1, 2, 7, 20
 
+#: Kinds of compute that a step consists of; copies and waits lie in between.
+PHASES = ("forward", "backward", "optimizer")
 #: NCCL's kernels by operation. What NCCL builds from sends and receives has one name, SENDRECV.
 NCCL_KERNELS = {
     "all_reduce": "AllReduce_Sum", "reduce_scatter": "ReduceScatter_Sum", "reduce": "Reduce_Sum",
@@ -46,30 +47,23 @@ def trace_events(timeline: Timeline, shown: Sequence[RankClass]) -> Iterator[Eve
 
     Metadata first, then slices in start order with their flow events behind them, then counters.
     """
-    streams = streams_of(timeline.plan)
+    streams, has_host = streams_of(timeline.plan), timeline.host_ahead_s is not None
     for ranks in shown:
-        yield from _metadata(ranks, streams)
+        yield from _metadata(ranks, streams, has_host)
     for ranks in shown:
         yield from _step_events(timeline, ranks)
     yield from _kernels(timeline, {ranks.name: ranks.representative for ranks in shown}, streams)
     for ranks in shown:
-        yield from _sending(timeline, ranks)
+        yield from _host_events(timeline, ranks)
+    for ranks in shown:
+        yield from sending(timeline, ranks, STEP_THREAD)
+        yield from memory_counter(timeline, ranks, STEP_THREAD)
 
 
 def streams_of(plan: Plan) -> dict[str, int]:
-    """Stream of each lane: compute, then the communicators in the order in which the plan first uses them."""
+    """Stream of each lane: compute, then communicators and copies in the order in which the plan first uses them."""
     lanes = dict.fromkeys(task.lane for task in plan.tasks if task.lane != COMPUTE_LANE)
     return {COMPUTE_LANE: COMPUTE_STREAM} | {lane: FIRST_COMM_STREAM + i for i, lane in enumerate(lanes)}
-
-
-def us(nanoseconds: int) -> float:
-    """Microseconds ``x`` such that ``x * 1000`` rounds and truncates to ``nanoseconds``."""
-    value = nanoseconds / 1000
-    return value if int(value * 1000) == nanoseconds else math.nextafter(value, math.inf)
-
-
-def _ns(seconds: float) -> int:
-    return round(seconds * 1e9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,15 +75,16 @@ class _Track:
     cat: str
 
     def slice(self, name: str, start_s: float, end_s: float, args: Event | None = None) -> Event:
-        start, end = _ns(start_s), _ns(end_s)
+        start, end = ns(start_s), ns(end_s)
         event: Event = {"ph": "X", "cat": self.cat, "name": name, "pid": self.pid, "tid": self.tid}
         event |= {"ts": us(start), "dur": us(end - start)}
         return event | {"args": args} if args else event
 
 
-def _metadata(ranks: RankClass, streams: Mapping[str, int]) -> Iterator[Event]:
+def _metadata(ranks: RankClass, streams: Mapping[str, int], has_host: bool) -> Iterator[Event]:
     pid, count = ranks.representative, len(ranks.ranks)
-    threads = {STEP_THREAD: "step"} | {stream: f"stream {stream}: {lane}" for lane, stream in streams.items()}
+    host = {HOST_THREAD: "host thread"} if has_host else {}
+    threads = {STEP_THREAD: "step"} | host | {stream: f"stream {stream}: {lane}" for lane, stream in streams.items()}
 
     def meta(what: str, tid: int, value: Event) -> Event:
         return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": value}
@@ -105,8 +100,8 @@ def _metadata(ranks: RankClass, streams: Mapping[str, int]) -> Iterator[Event]:
 
 def _step_events(timeline: Timeline, ranks: RankClass) -> Iterator[Event]:
     """The step, in it the phases (forward, backward, optimizer), in them the layers."""
-    compute = [s for s in timeline.of_class(ranks.name) if isinstance(s.task, Compute)]
-    phases = _runs(compute, lambda task: "" if task.kind == "copy" else task.kind)
+    compute = [s for s in timeline.of_class(ranks.name) if s.task.lane == COMPUTE_LANE]
+    phases = _runs(compute, lambda task: task.kind if task.kind in PHASES else "")
     count, seen = Counter(kind for kind, _ in phases), Counter[str]()
     track = _Track(pid=ranks.representative, tid=STEP_THREAD, cat="user_annotation")
     yield track.slice("ProfilerStep#1", 0.0, timeline.end_s)
@@ -137,7 +132,7 @@ def _kernels(timeline: Timeline, pids: Mapping[str, int], streams: Mapping[str, 
     flows, busy = flows_of(spans), _busy(spans)
     for number, span in enumerate(spans, start=1):
         pid, stream = pids[span.ranks], streams[span.task.lane]
-        args: Event = {"stream": stream, "device": pid, "correlation": number, "alone_us": us(_ns(span.alone_s))}
+        args: Event = {"stream": stream, "device": pid, "correlation": number, "alone_us": us(ns(span.alone_s))}
         if isinstance(span.task, Communicate):
             label = _Track(pid=pid, tid=stream, cat="gpu_user_annotation")
             yield label.slice(span.task.name, span.start_s, span.end_s)
@@ -165,7 +160,11 @@ def _kernel_name(span: Span, timeline: Timeline) -> str:
     if isinstance(task, Communicate):
         kernel = NCCL_KERNELS.get(task.op)
         return f"ncclDevKernel_{kernel}_{timeline.costs[task.name].algorithm.upper()}" if kernel else SENDRECV
-    name = task.name
+    return _harmless(task.name)
+
+
+def _harmless(name: str) -> str:
+    """A name by which HTA takes no task for something else."""
     for word, harmless in _MISREAD:
         name = name.replace(word, harmless)
     return name
@@ -176,7 +175,7 @@ def _collective_args(span: Span, task: Communicate, timeline: Timeline, busy: Se
     exposed_s = total(minus([(span.start_s, span.end_s)], busy))
     return {
         "collective": task.op, "algorithm": cost.algorithm, "bytes": round(task.message_bytes),
-        "purpose": task.purpose, "exposed_us": us(_ns(exposed_s)), "latency_us": us(_ns(cost.latency_s)),
+        "purpose": task.purpose, "exposed_us": us(ns(exposed_s)), "latency_us": us(ns(cost.latency_s)),
         "Process Group Name": task.axis, "Group size": cost.group_size, "steps": cost.num_steps,
         "sent_bytes_per_rank": round(cost.sent_bytes_per_rank), "fidelity": cost.fidelity,
     }  # fmt: skip
@@ -184,7 +183,7 @@ def _collective_args(span: Span, task: Communicate, timeline: Timeline, busy: Se
 
 def _flow_event(flow: Flow, span: Span, pid: int, stream: int) -> Event:
     """The end of an arrow that lies on ``span``: it leaves late in its source and enters at a start."""
-    start, end = _ns(span.start_s), _ns(span.end_s)
+    start, end = ns(span.start_s), ns(span.end_s)
     event: Event = {"cat": "dependency", "name": "ready", "id": flow.number, "pid": pid, "tid": stream}
     if span is flow.source:
         # within the slice, even of one nanosecond: at its end the next slice is open
@@ -193,17 +192,13 @@ def _flow_event(flow: Flow, span: Span, pid: int, stream: int) -> Event:
     return {"ph": "f" if span is flow.target else "t", "bp": "e", **event, "ts": us(start)}
 
 
-def _sending(timeline: Timeline, ranks: RankClass) -> Iterator[Event]:
-    """Counter of what the rank sends, in GB/s: bytes of each collective over its time, added up where they overlap."""
-    changes: dict[int, dict[str, float]] = {}
-    for span in timeline.of_class(ranks.name):
-        start, end = _ns(span.start_s), _ns(span.end_s)
-        if isinstance(span.task, Communicate) and end > start:
-            rate = timeline.costs[span.task.name].sent_bytes_per_rank / span.duration_s
-            changes.setdefault(start, {})[span.task.name] = rate
-            changes.setdefault(end, {})[span.task.name] = 0.0
-    active: dict[str, float] = {}
-    for time in sorted(changes):
-        active = {name: rate for name, rate in (active | changes[time]).items() if rate}
-        event: Event = {"ph": "C", "name": "sent", "pid": ranks.representative, "tid": STEP_THREAD, "ts": us(time)}
-        yield event | {"args": {"GB/s": round(sum(active.values()) / 1e9, 6)}}
+def _host_events(timeline: Timeline, ranks: RankClass) -> Iterator[Event]:
+    """What the host thread issues, and when it waits for the device before it goes on."""
+    track = _Track(pid=ranks.representative, tid=HOST_THREAD, cat="cpu_op")
+    for issue in host_lane(timeline, ranks):
+        if issue.start_s > issue.ready_s:
+            yield track.slice(
+                "wait for the device", max(issue.ready_s, 0.0), issue.start_s, {"for": list(issue.task.host_after)}
+            )
+        if issue.end_s > max(issue.start_s, 0.0):  # what was issued before the step began is not shown
+            yield track.slice(f"issue {_harmless(issue.task.name)}", max(issue.start_s, 0.0), issue.end_s)

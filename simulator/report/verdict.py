@@ -5,61 +5,77 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulator.job import Job
+from simulator.report.advice import Change, changes, whole_bytes
+from simulator.report.lanes import slowest
 from simulator.report.metrics import CollectiveUse, StepReport
+from simulator.report.slack import slack_of
 from simulator.units import format_bandwidth, format_bytes, format_gib, format_percent, format_time
+
+#: Kinds of memory in the words of reports.
+KIND_WORDS = {
+    "params": "weights", "grads": "gradients", "optimizer": "optimizer states", "activations": "activations",
+    "gathered": "gathered weights", "buffers": "buffers", "workspace": "context and communicators",
+}  # fmt: skip
+#: Kinds below this share of the peak go unnamed where a step does not fit.
+_NAMED = 0.1
+#: Shares of the step below this bound nothing.
+_MATTERS = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """One judgement: what was judged, whether it is fine, the value and its limit in words, and why."""
+    """One judgement: what was judged, whether it is fine, the value and its limit in words, why, and what to try."""
 
     what: str
     ok: bool
     value: str
     limit: str
     why: str
+    changes: tuple[Change, ...] = ()
 
 
-def memory_verdict(job: Job) -> Verdict | None:
-    """Whether the peak of one rank fits its device; None when the topology names no device."""
+def memory_verdict(report: StepReport, job: Job) -> Verdict | None:
+    """Whether the peak of one rank fits its device; None when the topology names no device.
+
+    The allocator's slack is not counted (``report.slack``), but a step that it may break is called tight.
+    """
     if job.device is None:
         return None
     capacity = job.device.memory * job.scenario.limits.memory
-    peak = job.memory.peak_bytes
-    fits = peak <= capacity
+    peak = report.memory.peak_bytes
     limit = f"{format_gib(capacity)} of {job.device.title}"
-    why = f"peak at {job.memory.peak_at}; {format_gib(capacity - peak)} free" if fits else _why_not_fit(job, capacity)
-    return Verdict(what="memory", ok=fits, value=format_gib(peak), limit=limit, why=why)
+    if peak <= capacity:
+        why = f"peak at {report.memory.peak_words}; {_room(report, capacity - peak)}"
+        return Verdict(what="memory", ok=True, value=format_gib(peak), limit=limit, why=why)
+    advised = changes(report.memory, job, capacity)
+    return Verdict(
+        what="memory", ok=False, value=format_gib(peak), limit=limit, why=_why_not_fit(report, job, peak - capacity),
+        changes=advised,
+    )  # fmt: skip
 
 
-def _why_not_fit(job: Job, capacity: float) -> str:
-    kinds = job.memory.by_kind_bytes
-    peak = job.memory.peak_bytes
-    parameters = job.model.num_parameters
-    states = kinds["params"] + kinds["grads"] + kinds["optimizer"]
-    over = f"+{format_gib(peak - capacity)} at {job.memory.peak_at}"
-    fixed = peak - kinds["activations"]
-    if fixed >= capacity:
-        rest = ", ".join(
-            f"{name} {format_gib(kinds[kind])}"
-            for kind, name in (("buffers", "bucket copies"), ("workspace", "context and communicator"))
-            if kinds[kind]
-        )  # fmt: skip
-        return (
-            f"{over}: weights, gradients and optimizer states take {format_gib(states)} "
-            f"({states / parameters:.0f} B x {parameters / 1e9:.2f}e9 parameters), which DDP keeps whole on every GPU"
-            f"{'; ' + rest if rest else ''}; no smaller batch helps: it takes states sharded over the GPUs, fewer "
-            "bytes per parameter or more memory"
-        )
-    per_sample = kinds["activations"] / job.train.micro_batch
-    most = int((capacity - fixed) / per_sample) if per_sample else 0
-    advice = f"micro_batch {most} fits" if most else "not even micro_batch 1 fits: shorter sequences or recompute"
-    return f"{over}: activations take {format_gib(kinds['activations'])}; {advice}"
+def _room(report: StepReport, free: float) -> str:
+    slack = slack_of(report.memory.by_kind_bytes, report.memory.pools_bytes)
+    if free >= slack.high_bytes:
+        return f"{format_gib(free)} free"
+    range_words = f"{format_gib(slack.low_bytes)} to {format_gib(slack.high_bytes)}"
+    return f"tight: {format_gib(free)} free, and an allocator's slack may take {range_words}"
+
+
+def _why_not_fit(report: StepReport, job: Job, over: float) -> str:
+    kinds, peak = report.memory.by_kind_bytes, report.memory.peak_bytes
+    large = sorted((kind for kind in kinds if kinds[kind] >= _NAMED * peak), key=lambda kind: -kinds[kind])
+    held = ", ".join(f"{KIND_WORDS[kind]} {format_gib(kinds[kind])}" for kind in large)
+    sizes = whole_bytes(job, as_now=True) if job.num_ranks > 1 else {}
+    whole = [kind for kind, size in sizes.items() if kinds[kind] >= size > 0]
+    names = [KIND_WORDS[kind] for kind in whole]
+    told = f"; all {' and '.join(names)} are whole on every GPU" if names else ""
+    return f"+{format_gib(over)} at {report.memory.peak_words}: {held}{told}"
 
 
 def verdicts(report: StepReport, job: Job) -> list[Verdict]:
     """All judgements that the scenario asks for: an answer is feasible when each is ok."""
-    return [v for v in (memory_verdict(job), exposed_verdict(report, job)) if v is not None]
+    return [v for v in (memory_verdict(report, job), exposed_verdict(report, job)) if v is not None]
 
 
 def exposed_verdict(report: StepReport, job: Job) -> Verdict | None:
@@ -81,25 +97,72 @@ def _worst_exposed(report: StepReport) -> str:
     worst = _worst(report)
     if worst is None or not worst.exposed_s:
         return "all communication hides behind compute"
-    size = format_bytes(worst.message_bytes, 3)
-    return f"{format_time(worst.exposed_s, 3)} of it is the {worst.op} of {worst.purpose} ({size})"
+    return f"{format_time(worst.exposed_s, 3)} of it is the {_named(worst)}"
+
+
+def _named(use: CollectiveUse) -> str:
+    return f"{use.op} of {use.purpose} ({format_bytes(use.message_bytes, 3)})"
 
 
 def bound_sentence(report: StepReport, job: Job) -> str:
     """One sentence that says what bounds the step, and why."""
     parts = report.breakdown
-    if report.exposed_share < 0.05 or parts.exposed_comm < parts.compute * 0.05:
+    if report.idle.host_s > _MATTERS * report.step_time_s and report.idle.host_s > parts.exposed_comm:
+        return _host_bound(report)
+    if report.exposed_share < _MATTERS or parts.exposed_comm < parts.compute * _MATTERS:
         return _compute_bound(report, cause=job.scenario.limits.exposed is None)
-    latency = sum(use.latency_s for use in report.collectives)
     share = f"{format_percent(report.exposed_share)} of the step waits for communication"
-    if parts.exposed_comm <= parts.compute and job.scenario.parallel.overlap == "none":
-        return f"Communication is not overlapped: {share}, because parallel.overlap is 'none'."
-    if latency > report.comm_total_s / 2:
+    unhidden = _why_nothing_hides(report, job)
+    if unhidden and parts.exposed_comm <= parts.compute:
+        return f"Communication is not overlapped: {share}, because {unhidden}."
+    waits_s = _waits_of_the_slowest(report)
+    if waits_s > report.breakdown.exposed_comm / 2:
+        return f"Slower ranks bound the step: {share}, {format_time(waits_s, 3)} of it for ranks that come later."
+    if sum(use.latency_s for use in report.collectives) > report.comm_total_s / 2:
         small = f"{len(report.collectives)} collectives whose latency, not their bytes, takes the time"
         return f"Latency bounds the step: {share}, in {small}; fewer, larger messages would help."
     name, rate = _slowest_link(report)
     verb = "Communication bounds the step" if parts.exposed_comm > parts.compute else "Communication is partly exposed"
     return f"{verb}: {share}; {_worst_exposed(report)}; the busiest link is {name}{rate}."
+
+
+def picture_finding(report: StepReport) -> str:
+    """The title of a picture: how long a step takes, and what it waits for most. Shorter than ``bound_sentence``."""
+    worst, idle_s = _worst(report), report.idle.host_s
+    if idle_s > _MATTERS * report.step_time_s and idle_s > report.breakdown.exposed_comm:
+        waits = f"{format_percent(idle_s / report.step_time_s)} of it waits for the host thread"
+    elif worst is None:
+        waits = "a single rank communicates nothing"
+    elif not worst.exposed_s:
+        waits = "all communication hides behind compute"
+    elif _waits_of_the_slowest(report) > report.breakdown.exposed_comm / 2:
+        waits = f"{format_percent(report.exposed_share)} of it waits for communication, most of that for slower ranks"
+    else:
+        share = format_percent(report.exposed_share)
+        waits = f"{share} of it waits for communication, most for the {_named(worst)}"
+    return f"{format_time(report.step_time_s)} a step: {waits}"
+
+
+def _host_bound(report: StepReport) -> str:
+    share = format_percent(report.idle.host_s / report.step_time_s)
+    return (
+        f"The host thread bounds the step: for {share} of it the GPU waits for kernels that are not issued yet; larger "
+        "kernels, fewer of them (a compiler, CUDA graphs) or a faster CPU would help."
+    )
+
+
+def _why_nothing_hides(report: StepReport, job: Job) -> str:
+    """What keeps all communication from overlapping; '' when some of it does overlap."""
+    if report.comm_hidden_s > _MATTERS * report.comm_total_s:
+        return ""
+    if job.scenario.parallel.strategy == "ddp" and job.scenario.parallel.overlap == "none":
+        return "parallel.overlap is 'none'"
+    return "" if job.inputs.streams else "a call to a collective returns only when it is done"
+
+
+def _waits_of_the_slowest(report: StepReport) -> float:
+    """How long the class that sets the step waits for others."""
+    return slowest(report.waiting).waits_s
 
 
 def _compute_bound(report: StepReport, *, cause: bool) -> str:
@@ -108,8 +171,11 @@ def _compute_bound(report: StepReport, *, cause: bool) -> str:
     if not report.collectives:
         return f"Compute bounds the step: {working} of it; a single rank communicates nothing."
     hidden = f"{format_percent(report.hidden_share)} of the communication hides behind it"
-    exposed = "" if not (cause and report.breakdown.exposed_comm) else f" ({_worst_exposed(report)})"
-    return f"Compute bounds the step: {working} of it, and {hidden}{exposed}."
+    worst = _worst(report)
+    if not (cause and worst and worst.exposed_s):
+        return f"Compute bounds the step: {working} of it, and {hidden}."
+    rest = f"of the rest, {format_time(worst.exposed_s, 3)} is the {_named(worst)}"
+    return f"Compute bounds the step: {working} of it, and {hidden}; {rest}."
 
 
 def _slowest_link(report: StepReport) -> tuple[str, str]:

@@ -94,11 +94,11 @@ def in_words(error: Exception) -> str:
 def _step(scenario: Scenario) -> Row:
     answer = answer_step(scenario)
     report, job = answer.report, answer.job
-    memory = memory_verdict(job)
+    memory = memory_verdict(report, job)
     return _named(
         STEP_RESULTS, all(v.ok for v in verdicts(report, job)), report.step_time_s, report.tokens_per_s,
         report.tokens_per_s_per_gpu, report.mfu, report.breakdown.exposed_comm, report.exposed_share,
-        report.comm_total_s, job.memory.peak_bytes, None if memory is None else memory.ok, report.ranks_total,
+        report.comm_total_s, report.memory.peak_bytes, None if memory is None else memory.ok, report.ranks_total,
         bound_sentence(report, job),
     )  # fmt: skip
 

@@ -51,7 +51,7 @@ def _tensor(name: str, *shape: int) -> ParameterTensor:
     numel = 1
     for size in shape:
         numel *= size
-    return ParameterTensor(name=name, numel=numel)
+    return ParameterTensor(name=name, numel=numel, rows=shape[0])
 
 
 def linear(name: str, outputs: int, inputs: int, *, bias: bool) -> tuple[ParameterTensor, ...]:

@@ -7,7 +7,7 @@ kernels and recomputation do not apply to them.
 from __future__ import annotations
 
 from simulator.training.architecture import bias_first, linear, norm
-from simulator.training.operations import Operation, ParameterTensor, TrainingModel, num_elements
+from simulator.training.operations import BufferTensor, Operation, ParameterTensor, TrainingModel, num_elements
 from simulator.training.precision import Precision
 
 RESNET_STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))
@@ -15,7 +15,6 @@ RESNET_STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))
 
 RESNET_CLASSES = 1000
 IMAGE_SIZE = 224
-COUNTER_BYTES = 8
 
 
 def lecture_mlp(
@@ -36,12 +35,13 @@ def lecture_mlp(
 
 
 def _model(
-    name: str, operations: list[Operation], micro_batch: int, *, num_layers: int, hidden: int, buffer_bytes: float = 0.0
-) -> TrainingModel:
+    name: str, operations: list[Operation], micro_batch: int, *, num_layers: int, hidden: int,
+    buffers: tuple[BufferTensor, ...] = (),
+) -> TrainingModel:  # fmt: skip
     parameters = tuple(tensor for operation in operations for tensor in _registered(operation))
     return TrainingModel(
         name=name, operations=tuple(operations), parameters=parameters, num_parameters=num_elements(parameters),
-        num_layers=num_layers, hidden_size=hidden, micro_batch=micro_batch, buffer_bytes=buffer_bytes,
+        num_layers=num_layers, hidden_size=hidden, micro_batch=micro_batch, buffers=buffers,
     )  # fmt: skip
 
 
@@ -102,9 +102,18 @@ def resnet18(*, micro_batch: int, precision: Precision) -> TrainingModel:
             channels = width
     operations.append(_linear("fc", RESNET_CLASSES, channels, micro_batch, precision))
     norms = [operation for operation in operations if operation.kind == "elementwise"]
-    # Each batch norm keeps a running mean and variance (fp32, as many as its parameters) and an int64 counter.
-    buffers = sum(4.0 * num_elements(operation.parameters) + COUNTER_BYTES for operation in norms)
-    return _model("resnet-18", operations, micro_batch, num_layers=18, hidden=channels, buffer_bytes=buffers)
+    buffers = tuple(buffer for operation in norms for buffer in _statistics(operation))
+    return _model("resnet-18", operations, micro_batch, num_layers=18, hidden=channels, buffers=buffers)
+
+
+def _statistics(batch_norm: Operation) -> tuple[BufferTensor, ...]:
+    """A running mean and variance, fp32, together as many as the parameters, and an int64 counter."""
+    width = num_elements(batch_norm.parameters) // 2
+    return (
+        BufferTensor(name=f"{batch_norm.name}.running_mean", numel=width),
+        BufferTensor(name=f"{batch_norm.name}.running_var", numel=width),
+        BufferTensor(name=f"{batch_norm.name}.num_batches_tracked", numel=1, dtype="int64"),
+    )
 
 
 def _convolution(

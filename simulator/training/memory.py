@@ -1,89 +1,28 @@
-"""Bytes of one rank's memory by kind, for data parallelism without sharding.
+"""Bytes of model states in closed form, as papers and estimators state them. The step's own memory is in its plan.
 
-At the peak, the start of the last micro-batch's backward, these are alive together, for P parameters:
-
-    P (weights + autocast's 16-bit copies + gradients + optimizer states, bytes each, ``training.precision``)
-    + P x reduced bytes, if gradients are copied to buckets beside them
-    + activations of all operations (``training.transformer`` has the formulas, by kernels and precision)
-    + the larger of: gradient of the logits, activations of one block that is run again (recomputation)
-    + buffers + context + communicator
-
-The optimizer step needs less: like its time (``compute.optimizer_time_s``) it is that of a fused kernel, which works in
-place. PyTorch's ``foreach`` variant would need one more copy of the weights, after the activations are gone.
-
-Context and communicator are what no tensor shows; the device file has both with their sources. Allocator fragmentation
-(2 to 10 % of what is reserved) and temporaries of single kernels are not added.
+Symbols: P parameters, N ranks, and per parameter w bytes of weights, g of gradients and k of the optimizer (master
+weights and moments). Activations, gathered weights, buffers and what no tensor shows come on top of all of them: a
+report tells them apart (``report.memory``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
-
-from simulator.training.operations import TrainingModel
 from simulator.training.precision import Precision, optimizer_state_bytes
 
-MEMORY_KINDS = ("params", "grads", "optimizer", "activations", "gathered", "buffers", "workspace")
-START_OF_BACKWARD = "start of backward"
 
+def zero_state_bytes_per_parameter(
+    stage: int, num_ranks: int, precision: Precision, optimizer: str = "adamw"
+) -> float:  # fmt: skip
+    """Bytes of states per parameter on each rank, after ZeRO (arXiv:1910.02054, section 3 and table 1).
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """Peak bytes of one rank by kind, in the order of ``MEMORY_KINDS``, and where the peak is.
-
-    ``params`` counts weights and the 16-bit copies autocast caches; ``buffers`` DDP's bucket copies of gradients and
-    the model's own buffers; ``gathered`` is for sharded strategies and 0 here.
+    stage 0 (DDP): w + g + k; 1: w + g + k/N; 2: w + (g + k)/N; 3: (w + g + k)/N.
     """
-
-    by_kind_bytes: Mapping[str, float]
-    peak_at: str
-
-    @property
-    def peak_bytes(self) -> float:
-        """Sum over kinds."""
-        return sum(self.by_kind_bytes.values())
-
-    def fits(self, capacity_bytes: float) -> bool:
-        """Whether the peak is at most the capacity."""
-        return self.peak_bytes <= capacity_bytes
-
-
-def ddp_memory(
-    model: TrainingModel,
-    precision: Precision,
-    optimizer: str,
-    *,
-    num_ranks: int,
-    context_bytes: float,
-    communicator_bytes: float,
-    gradient_as_bucket_view: bool = True,
-) -> Memory:
-    """Memory of one rank under DDP. One rank alone has no communicator and no buckets.
-
-    ``context_bytes`` and ``communicator_bytes`` are ``DeviceSpec.context`` and ``.communicator``; 0 without a device.
-    """
-    parameters = float(model.num_parameters)
-    weights, grads = parameters * precision.param_bytes, parameters * precision.grad_bytes
-    copies = 0.0 if gradient_as_bucket_view or num_ranks == 1 else parameters * precision.reduce_bytes
-    overhead = context_bytes + (communicator_bytes if num_ranks > 1 else 0.0)
-    cached = parameters * precision.cached_weight_bytes
-    # The gradient of the logits is gone when the first block is run again.
-    activations = model.saved_bytes + max(model.loss_gradient_bytes, model.replayed_bytes)
-    return Memory(
-        by_kind_bytes=MappingProxyType(
-            {
-                "params": weights + cached,
-                "grads": grads,
-                "optimizer": parameters * optimizer_state_bytes(precision, optimizer),
-                "activations": activations,
-                "gathered": 0.0,
-                "buffers": copies + model.buffer_bytes,
-                "workspace": overhead,
-            }
-        ),
-        peak_at=START_OF_BACKWARD,
-    )
+    assert stage in (0, 1, 2, 3), "ZeRO has stages 1 to 3; 0 shares nothing"
+    held = (precision.param_bytes, precision.grad_bytes, optimizer_state_bytes(precision, optimizer))
+    shared_from = (3, 2, 1)
+    return sum(
+        size / (num_ranks if stage >= first else 1) for size, first in zip(held, shared_from, strict=True)
+    )  # fmt: skip
 
 
 def ddp_state_bytes(num_parameters: float, bytes_per_parameter: float) -> float:
@@ -91,6 +30,40 @@ def ddp_state_bytes(num_parameters: float, bytes_per_parameter: float) -> float:
     return num_parameters * bytes_per_parameter
 
 
-def largest_ddp_model(memory_bytes: float, bytes_per_parameter: float) -> float:
-    """Parameters whose states alone fill a device under DDP; activations and workspace come on top."""
+def largest_model(memory_bytes: float, bytes_per_parameter: float) -> float:
+    """Parameters whose states alone fill a device; activations and workspace come on top."""
     return memory_bytes / bytes_per_parameter
+
+
+# ------------------------------------------------------------------------------------------- DeepSpeed's estimators
+
+
+def deepspeed_zero2_estimate_bytes(
+    num_parameters: float, num_gpus: int, *, offload_optimizer: bool = False, shares_gradients: bool = False
+) -> float:  # fmt: skip
+    """What ``estimate_zero2_model_states_mem_needs`` tells per GPU; it prints GiB and calls them GB.
+
+    4 P + 16 P / N as published in 2021 (github.com/deepspeedai/DeepSpeed pull 965): 16-bit weights and whole 16-bit
+    gradients, and 4 + 4 + 8 bytes of fp32 gradients, master weights and moments shared. shares_gradients: as in 0.19.6,
+    2 P + 18 P / N. With the optimizer on the CPU only the 16-bit weights are counted: 2 P.
+    """
+    if offload_optimizer:
+        return 2.0 * num_parameters
+    whole, shared = (2.0, 18.0) if shares_gradients else (4.0, 16.0)
+    return whole * num_parameters + shared * num_parameters / num_gpus
+
+
+def deepspeed_zero3_estimate_bytes(
+    num_parameters: float, largest_layer_parameters: float, num_gpus: int, *, offload_optimizer: bool = False,
+    offload_params: bool = False,
+) -> float:  # fmt: skip
+    """What ``estimate_zero3_model_states_mem_needs`` tells per GPU (DeepSpeed 0.19.6, runtime/zero/stage3.py).
+
+    4 L + 18 P / N: the largest layer L with its weights and gradients in 16 bits, and all states shared, gradients in
+    16 and in 32 bits. Optimizer on the CPU: 4 L + 2 P / N; parameters too: 4 L. Parameters go only with the optimizer.
+    """
+    assert offload_optimizer or not offload_params, "DeepSpeed offloads parameters only with the optimizer"
+    layer = 4.0 * largest_layer_parameters
+    if offload_params:
+        return layer
+    return layer + (2.0 if offload_optimizer else 18.0) * num_parameters / num_gpus

@@ -12,10 +12,27 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterTensor:
-    """One trainable tensor: its name as the framework registers it and its number of elements."""
+    """One trainable tensor: its name as the framework registers it and its number of elements.
+
+    rows: size of its first dimension, along which FSDP2 cuts it; a vector, of ``numel`` rows, when left out.
+    """
 
     name: str
     numel: int
+    rows: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BufferTensor:
+    """A tensor of a module that is not trained, such as a running mean. dtype: one of ``BUFFER_BYTES``."""
+
+    name: str
+    numel: int
+    dtype: str = "float32"
+
+    @property
+    def size_bytes(self) -> float:
+        return float(self.numel * BUFFER_BYTES[self.dtype])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +46,9 @@ class Operation:
     overlaps their arithmetic; ``elementwise_*_bytes`` is traffic of further kernels that run after it (casts of
     weights, eager softmax). ``*_kernels`` is how many kernels are launched. ``forward_s`` and ``backward_s``, when
     given, are measured times and replace the roofline. ``saved_bytes`` stays allocated until backward. ``attention``
-    names the fused kernel of an attention operation. ``replayed`` are operations whose forward is run again just before
-    this one's backward (activation checkpointing); ``backward_flop`` does not count it.
+    names the fused kernel of an attention operation. ``replayed`` are operations whose forward, or what is left of it,
+    is run again just before this one's backward (activation checkpointing): their forward costs what running them again
+    does, their ``saved_bytes`` is what that brings back; ``backward_flop`` does not count it.
     """
 
     name: str
@@ -55,6 +73,8 @@ class Operation:
     replayed: tuple[Operation, ...] = ()
 
 
+#: Bytes per element of the types that buffers have.
+BUFFER_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "bool": 1}
 KINDS = ("gemm", "attention", "elementwise", "embedding", "loss", "measured")
 
 
@@ -67,7 +87,8 @@ class TrainingModel:
     tensor's name: a tied output head has no parameters of its own, so the shared gradient is ready only when the
     embedding's backward, the last of all, ends. ``loss_gradient_bytes`` is the transient gradient of the logits, alive
     at the start of backward when all activations are too; ``replayed_bytes`` the activations of one block while it is
-    run again (0 without recomputation). ``buffer_bytes`` is what DDP broadcasts before each forward.
+    run again (0 without recomputation). ``buffers`` are the modules' tensors without gradient, in the order in which
+    they are registered: DDP broadcasts them.
     """
 
     name: str
@@ -83,7 +104,12 @@ class TrainingModel:
     micro_batch: int = 1
     loss_gradient_bytes: float = 0.0
     replayed_bytes: float = 0.0
-    buffer_bytes: float = 0.0
+    buffers: tuple[BufferTensor, ...] = ()
+
+    @property
+    def buffer_bytes(self) -> float:
+        """Bytes of all buffers."""
+        return sum((buffer.size_bytes for buffer in self.buffers), start=0.0)
 
     @property
     def tokens(self) -> int:

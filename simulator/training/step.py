@@ -2,60 +2,198 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 
-from simulator.plan import Compute
-from simulator.training.operations import Operation, TrainingModel
-from simulator.training.precision import Precision
+from simulator.parallel_spec import Parallel
+from simulator.plan import Buffer, Communicate, Compute, Task
+from simulator.rank_classes import ALL_RANKS
+from simulator.training.operations import Operation, TrainingModel, num_elements
+from simulator.training.precision import Precision, optimizer_state_bytes
 
-#: The one class of ranks of pure data parallelism: all are equal in role, speed and place.
-ALL_RANKS = "all"
+Groups = tuple[tuple[int, ...], ...]
+#: Memory of each NCCL communicator after the first: 544 MB on 2 GPUs, 688 MB on 4 A100 (NVIDIA/nccl issue 964).
+FURTHER_COMMUNICATOR_BYTES = 616e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """What a strategy lays out. axes: groups of ranks by name. resident: memory held before the first task.
+
+    Every task runs on the class ALL_RANKS; the planner puts the classes of equal ranks in its place.
+    """
+
+    tasks: tuple[Task, ...]
+    axes: Mapping[str, Groups] = field(default_factory=dict)
+    resident: tuple[Buffer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostCosts:
+    """Seconds the host thread takes to launch one kernel and to call one collective; 0 when it keeps ahead anyway.
+
+    syncs: whether it waits for the device at the end of each micro-batch.
+    """
+
+    kernel_s: float = 0.0
+    collective_s: float = 0.0
+    syncs: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class StepInputs:
     """Everything a strategy needs, as plain values.
 
     forward_s, backward_s: seconds of each operation of ``model.operations``, in that order.
+    optimizer_s: of a step over all parameters of the model on one rank; ``launch_s`` of it is per call.
     copy_bytes_per_s: rate at which gradients are scaled or copied (memory traffic); inf when copies are free.
-    precision: bytes per element of weights, gradients and what is sent.
+    precision: bytes per element of weights, gradients and what is sent. optimizer: one of ``precision.MOMENTS``.
+    node_size: ranks in a node. streams: whether the device runs apart from the host, so that a call to a collective
+    returns before it is done; on a CPU it does not.
     context_bytes, communicator_bytes: device memory that no tensor shows.
     """
 
     model: TrainingModel
     precision: Precision
+    parallel: Parallel
     forward_s: tuple[float, ...]
     backward_s: tuple[float, ...]
-    optimizer_s: float
-    copy_bytes_per_s: float
-    launch_s: float
     num_ranks: int
-    micro_batches: int
-    overlap: str
-    bucket_cap_bytes: float
-    first_bucket_bytes: float
-    gradient_as_bucket_view: bool
-    algorithm: str
-    context_bytes: float
-    communicator_bytes: float
+    optimizer_s: float = 0.0
+    optimizer: str = "adamw"
+    copy_bytes_per_s: float = float("inf")
+    launch_s: float = 0.0
+    host: HostCosts = HostCosts()
+    node_size: int = 1
+    streams: bool = True
+    micro_batches: int = 1
+    clip_grad_norm: bool = False
+    context_bytes: float = 0.0
+    communicator_bytes: float = 0.0
+
+    @cached_property
+    def replayers(self) -> Mapping[str, Operation]:
+        """By name of an operation, the one whose backward runs it again."""
+        return {again.name: owner for owner in self.model.operations for again in owner.replayed}
+
+    @property
+    def everyone(self) -> Groups:
+        """One group of all ranks."""
+        return (tuple(range(self.num_ranks)),)
 
     def copy_s(self, size_bytes: float) -> float:
         """Seconds of a kernel that reads and writes ``size_bytes``."""
         return 2.0 * size_bytes / self.copy_bytes_per_s + self.launch_s
 
+    def optimizer_share_s(self, share: float) -> float:
+        """Seconds of an optimizer step over a share of the parameters."""
+        return share * max(0.0, self.optimizer_s - self.launch_s) + min(self.launch_s, self.optimizer_s)
+
+
+# --------------------------------------------------------------------------------------------- forward and backward
+
 
 def forward(inputs: StepInputs, micro: int) -> Iterator[Compute]:
     """Forward of one micro-batch, operation by operation."""
-    for operation, seconds in zip(inputs.model.operations, inputs.forward_s, strict=True):
-        yield _task("forward", micro, operation, seconds)
+    return (forward_of(inputs, micro, number) for number in range(len(inputs.model.operations)))
 
 
-def backward(inputs: StepInputs, micro: int) -> Iterator[Compute]:
-    """Backward of one micro-batch, in reverse."""
-    pairs = zip(reversed(inputs.model.operations), reversed(inputs.backward_s), strict=True)
-    for operation, seconds in pairs:
-        yield _task("backward", micro, operation, seconds)
+def backward(inputs: StepInputs, micro: int, *, grads: bool = True) -> Iterator[Compute]:
+    """Backward of one micro-batch, in reverse. grads: whether it allocates gradients (see ``backward_of``)."""
+    numbers = reversed(range(len(inputs.model.operations)))
+    return (backward_of(inputs, micro, number, grads=grads) for number in numbers)
+
+
+def forward_of(inputs: StepInputs, micro: int, number: int, *, after: tuple[str, ...] = ()) -> Compute:
+    """Forward of operation ``number``; it keeps activations for the backward."""
+    operation = inputs.model.operations[number]
+    return Compute(
+        name=f"forward {micro}: {operation.name}", kind="forward", classes=(ALL_RANKS,),
+        seconds=inputs.forward_s[number], part=operation.layer, after=after,
+        host_s=operation.forward_kernels * inputs.host.kernel_s, launches=operation.forward_kernels,
+        allocates=tuple(_kept(inputs, micro, operation)),
+    )  # fmt: skip
+
+
+def backward_of(
+    inputs: StepInputs, micro: int, number: int, *, grads: bool = True, after: tuple[str, ...] = (),
+    allocates: tuple[Buffer, ...] = (), frees: tuple[str, ...] = (),
+) -> Compute:  # fmt: skip
+    """Backward of operation ``number``: what it kept is given back, what is run again lives until its own backward.
+
+    grads: gradients of the parameters are allocated in micro-batch 0 (whoever uses them up frees them,
+    ``gradient_name``), and live beside these for the time of the operation in later ones, which add to them.
+    """
+    operation = inputs.model.operations[number]
+    made, gone = list(allocates), list(frees)
+    gone += [buffer.name for buffer in _kept(inputs, micro, operation)]
+    for again in operation.replayed:
+        made.append(_replay(micro, operation, again))
+    if operation.name in inputs.replayers:
+        gone.append(_replay(micro, inputs.replayers[operation.name], operation).name)
+    if number == len(inputs.model.operations) - 1 and inputs.model.loss_gradient_bytes:
+        made.append(Buffer(
+            name=f"loss gradient @{micro}", kind="activations", size_bytes=inputs.model.loss_gradient_bytes
+        ))  # fmt: skip
+    if number == _reads_logits(inputs.model) and inputs.model.loss_gradient_bytes:
+        gone.append(f"loss gradient @{micro}")
+    if grads and operation.parameters:
+        gradient = Buffer(
+            name=gradient_name(operation) + (f" @{micro}" if micro else ""), kind="grads",
+            size_bytes=float(num_elements(operation.parameters) * inputs.precision.grad_bytes),
+        )  # fmt: skip
+        made.append(gradient)
+        gone += [gradient.name] if micro else []
+    return Compute(
+        name=backward_name(micro, operation.name), kind="backward", classes=(ALL_RANKS,),
+        seconds=inputs.backward_s[number], part=operation.layer, after=after,
+        host_s=_backward_kernels(operation) * inputs.host.kernel_s, launches=_backward_kernels(operation),
+        allocates=tuple(made), frees=tuple(gone),
+    )  # fmt: skip
+
+
+def _backward_kernels(operation: Operation) -> int:
+    return operation.backward_kernels + sum(again.forward_kernels for again in operation.replayed)
+
+
+def _kept(inputs: StepInputs, micro: int, operation: Operation) -> Iterator[Buffer]:
+    """What lives from an operation's forward to its backward: activations, and autocast's copies of its weights."""
+    if operation.saved_bytes:
+        yield Buffer(
+            name=f"activations {operation.name} @{micro}", kind="activations", size_bytes=operation.saved_bytes
+        )  # fmt: skip
+    cast = num_elements(operation.parameters) * inputs.precision.cached_weight_bytes
+    if cast:
+        yield Buffer(name=f"cast {operation.name} @{micro}", kind="params", size_bytes=float(cast))
+
+
+def _replay(micro: int, owner: Operation, again: Operation) -> Buffer:
+    """What running ``again`` once more brings back to life, beyond what it keeps anyway when it is its own owner."""
+    kept = owner.saved_bytes if again.name == owner.name and len(owner.replayed) == 1 else 0.0
+    return Buffer(
+        name=f"replayed {again.name} @{micro}", kind="activations", size_bytes=max(0.0, again.saved_bytes - kept)
+    )  # fmt: skip
+
+
+def _reads_logits(model: TrainingModel) -> int:
+    """The operation before the loss, whose backward uses up the gradient of the logits."""
+    return max(0, len(model.operations) - 2)
+
+
+def gradient_name(operation: Operation) -> str:
+    """Buffer of the gradients of an operation's parameters."""
+    return f"gradients {operation.name}"
+
+
+def gradient_names(model: TrainingModel) -> tuple[str, ...]:
+    """Buffers of all gradients, which the optimizer's ``zero_grad`` gives back."""
+    return tuple(gradient_name(operation) for operation in model.operations if operation.parameters)
+
+
+def backward_name(micro: int, operation: str) -> str:
+    """Name of the task in which an operation's gradients become ready."""
+    return f"backward {micro}: {operation}"
 
 
 def without_sync(inputs: StepInputs, count: int) -> Iterator[Compute]:
@@ -64,23 +202,97 @@ def without_sync(inputs: StepInputs, count: int) -> Iterator[Compute]:
     The first is planned operation by operation; as nothing can disturb the others, they are one forward and one
     backward task of the same total time, so that a step of 1,000 micro-batches costs no more than one of three.
     """
-    whole = count if count <= 2 else 1
+    whole = count if count <= 2 or inputs.host.syncs else 1
     for micro in range(whole):
         yield from forward(inputs, micro)
         yield from backward(inputs, micro)
     if count > whole:
-        for kind, seconds in (("forward", sum(inputs.forward_s)), ("backward", sum(inputs.backward_s))):
+        operations = inputs.model.operations
+        passes = (
+            ("forward", sum(inputs.forward_s), sum(o.forward_kernels for o in operations)),
+            ("backward", sum(inputs.backward_s), sum(_backward_kernels(o) for o in operations)),
+        )
+        for kind, seconds, kernels in passes:
             yield Compute(
                 name=f"{kind} 1 .. {count - 1}: all operations", kind=kind, classes=(ALL_RANKS,),
                 seconds=(count - 1) * seconds, part=f"micro-batches 1 .. {count - 1}",
+                host_s=(count - 1) * kernels * inputs.host.kernel_s, launches=(count - 1) * kernels,
             )  # fmt: skip
 
 
-def backward_name(micro: int, operation: str) -> str:
-    """Name of the task in which an operation's gradients become ready."""
-    return f"backward {micro}: {operation}"
+# -------------------------------------------------------------------------------------------- the rest of the step
 
 
-def _task(kind: str, micro: int, operation: Operation, seconds: float) -> Compute:
-    name = f"{kind} {micro}: {operation.name}"
-    return Compute(name=name, kind=kind, classes=(ALL_RANKS,), seconds=seconds, part=operation.layer)
+def collective(
+    inputs: StepInputs, name: str, op: str, axis: str, size_bytes: float, *, purpose: str, after: tuple[str, ...] = (),
+    algorithm: str = "auto", communicator: str = "", allocates: tuple[Buffer, ...] = (), frees: tuple[str, ...] = (),
+    host_after: tuple[str, ...] = (),
+) -> Communicate:  # fmt: skip
+    """One collective of all groups of an axis, with what calling it costs the host."""
+    return Communicate(
+        name=name, op=op, axis=axis, algorithm=algorithm, message_bytes=size_bytes, classes=(ALL_RANKS,),
+        purpose=purpose, after=after, communicator=communicator, host_s=inputs.host.collective_s,
+        host_after=host_after, allocates=allocates, frees=frees,
+    )  # fmt: skip
+
+
+def copy(
+    inputs: StepInputs, name: str, size_bytes: float, *, part: str = "", after: tuple[str, ...] = (),
+    lane: str = "compute", kernels: int = 1, allocates: tuple[Buffer, ...] = (), frees: tuple[str, ...] = (),
+) -> Compute:  # fmt: skip
+    """As many kernels, which together read and write ``size_bytes``."""
+    return Compute(
+        name=name, kind="copy", classes=(ALL_RANKS,), part=part, after=after, lane=lane,
+        seconds=inputs.copy_s(size_bytes) + (kernels - 1) * inputs.launch_s,
+        host_s=kernels * inputs.host.kernel_s, launches=kernels, allocates=allocates, frees=frees,
+    )  # fmt: skip
+
+
+def optimizer(
+    inputs: StepInputs, *, share: float = 1.0, after: tuple[str, ...] = (), frees: tuple[str, ...] = ()
+) -> Compute:
+    """The optimizer's step over a share of the parameters, and ``zero_grad``, which gives gradients back."""
+    return Compute(
+        name="optimizer", kind="optimizer", classes=(ALL_RANKS,), seconds=inputs.optimizer_share_s(share), after=after,
+        host_s=inputs.host.kernel_s, frees=frees,
+    )  # fmt: skip
+
+
+def norm_of(inputs: StepInputs, size_bytes: float, *, after: tuple[str, ...] = ()) -> Compute:
+    """The norm of gradients of so many bytes on this rank, which reads them once."""
+    return copy(inputs, "norms of gradients", size_bytes / 2, after=after)
+
+
+def scale_of(inputs: StepInputs, size_bytes: float, *, after: tuple[str, ...] = ()) -> Compute:
+    """The clipping itself: ``clip_grad_norm_`` scales in any case, by 1 where the norm is small enough."""
+    return copy(inputs, "scale gradients", size_bytes, after=after)
+
+
+def clipped(inputs: StepInputs, *, after: tuple[str, ...] = ()) -> Iterator[Compute]:
+    """If asked, ``torch.nn.utils.clip_grad_norm_`` where each rank has all gradients: nothing is sent."""
+    if inputs.clip_grad_norm:
+        size = float(inputs.model.num_parameters * inputs.precision.grad_bytes)
+        yield from (norm_of(inputs, size, after=after), scale_of(inputs, size))
+
+
+def names(tasks: Iterable[Task]) -> tuple[str, ...]:
+    """Names of the collectives among the tasks: what has to be over before gradients are used."""
+    return tuple(task.name for task in tasks if isinstance(task, Communicate))
+
+
+def resident_states(
+    inputs: StepInputs, *, params: float = 1.0, optimizer_share: float = 1.0, communicators: int = 1
+) -> tuple[Buffer, ...]:  # fmt: skip
+    """Weights, optimizer states, the model's buffers and what no tensor shows. Shares are of all parameters."""
+    count = float(inputs.model.num_parameters)
+    states = optimizer_state_bytes(inputs.precision, inputs.optimizer)
+    more = max(0, communicators - 1) * FURTHER_COMMUNICATOR_BYTES if inputs.communicator_bytes else 0.0
+    communicator = inputs.communicator_bytes + more if inputs.num_ranks > 1 else 0.0
+    held = (
+        Buffer(name="weights", kind="params", size_bytes=params * count * inputs.precision.param_bytes),
+        Buffer(name="optimizer states", kind="optimizer", size_bytes=optimizer_share * count * states),
+        Buffer(name="buffers of the model", kind="buffers", size_bytes=inputs.model.buffer_bytes),
+        Buffer(name="context", kind="workspace", size_bytes=inputs.context_bytes),
+        Buffer(name="communicator", kind="workspace", size_bytes=communicator),
+    )
+    return tuple(buffer for buffer in held if buffer.size_bytes)

@@ -1,33 +1,45 @@
-"""The strategies of data parallelism: one line each. A strategy is two functions from StepInputs to tasks."""
+"""The strategies of data parallelism: one line each. A strategy is two functions from StepInputs to a Draft."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from simulator.plan import Task
-from simulator.training import ddp
-from simulator.training.memory import Memory, ddp_memory
-from simulator.training.step import StepInputs
+from simulator.training import (
+    ddp,
+    deepspeed,
+    deepspeed3,
+    fsdp1,
+    fsdp2,
+    megatron,
+    zero3_textbook,
+    zero_textbook,
+    zero_torch,
+)
+from simulator.training.step import Draft, StepInputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
-    """step: the tasks of a steady step. startup: what construction sends. memory: bytes of one rank by kind."""
+    """step: a steady step. startup: what construction sends."""
 
-    step: Callable[[StepInputs], tuple[Task, ...]]
-    startup: Callable[[StepInputs], tuple[Task, ...]]
-    memory: Callable[[StepInputs, str], Memory]
-
-
-def _ddp_memory(inputs: StepInputs, optimizer: str) -> Memory:
-    copies = inputs.overlap == "bucketed" and not inputs.gradient_as_bucket_view
-    return ddp_memory(
-        inputs.model, inputs.precision, optimizer, num_ranks=inputs.num_ranks, context_bytes=inputs.context_bytes,
-        communicator_bytes=inputs.communicator_bytes, gradient_as_bucket_view=not copies,
-    )  # fmt: skip
+    step: Callable[[StepInputs], Draft]
+    startup: Callable[[StepInputs], Draft]
 
 
-STRATEGIES: dict[str, Strategy] = {
-    "ddp": Strategy(step=ddp.step, startup=ddp.startup, memory=_ddp_memory),
+#: By the names of ``parallel.strategy`` and ``parallel.implementation`` (``parallel_spec.KEYS``).
+STRATEGIES: dict[tuple[str, str], Strategy] = {
+    ("ddp", "torch"): Strategy(step=ddp.step, startup=ddp.startup),
+    ("zero1", "deepspeed"): Strategy(step=deepspeed.step, startup=deepspeed.startup),
+    ("zero1", "torch"): Strategy(step=zero_torch.step, startup=zero_torch.startup),
+    ("zero1", "megatron"): Strategy(step=megatron.step, startup=megatron.startup),
+    ("zero1", "textbook"): Strategy(step=zero_textbook.zero1, startup=zero_textbook.startup),
+    ("zero2", "deepspeed"): Strategy(step=deepspeed.step, startup=deepspeed.startup),
+    ("zero2", "textbook"): Strategy(step=zero_textbook.zero2, startup=zero_textbook.startup),
+    ("zero3", "deepspeed"): Strategy(step=deepspeed3.step, startup=deepspeed.startup),
+    ("zero3", "textbook"): Strategy(step=zero3_textbook.step, startup=zero_textbook.startup),
+    ("fsdp", "fsdp2"): Strategy(step=fsdp2.step, startup=fsdp2.startup),
+    ("fsdp", "fsdp1"): Strategy(step=fsdp1.step, startup=fsdp1.startup),
+    ("hsdp", "fsdp2"): Strategy(step=fsdp2.step, startup=fsdp2.startup),
+    ("hsdp", "fsdp1"): Strategy(step=fsdp1.step, startup=fsdp1.startup),
 }

@@ -33,7 +33,13 @@ from simulator.training.architecture import Architecture
 from simulator.training.elementwise import Cost
 from simulator.training.operations import Operation, ParameterTensor, TrainingModel, num_elements
 from simulator.training.precision import Precision
-from simulator.training.recompute import recomputed_attention, recomputed_block, replayed_bytes
+from simulator.training.recompute import (
+    Attention,
+    recomputed_attention,
+    recomputed_block,
+    recomputed_cheap,
+    replayed_bytes,
+)
 
 EAGER_SCORE_FORWARD_BYTES = 12.0
 EAGER_SCORE_BACKWARD_BYTES = 20.0
@@ -75,37 +81,39 @@ def transformer(arch: Architecture, batch: Batch) -> TrainingModel:
     """The whole model in forward order: embedding, blocks, final norm, head, loss."""
     operations = [_embedding(arch, batch)]
     for layer in range(arch.num_layers):
-        block = _block(arch, batch, layer)
-        operations.extend(recomputed_block(block, _input_bytes(arch, batch)) if batch.recompute == "full" else block)
+        operations.extend(_checkpointed(_block(arch, batch, layer), arch, batch))
     operations.append(_norm_op("norm", "head", shapes.final_norm_tensors(arch), arch, batch, readers=1))
     operations.append(_head(arch, batch))
     operations.append(_loss(arch, batch))
     tied = (("lm_head", shapes.embedding_tensors(arch)[0].name),) if arch.tie_word_embeddings else ()
     return TrainingModel(
-        name=arch.name,
-        operations=tuple(operations),
-        parameters=shapes.parameter_tensors(arch),
-        tied=tied,
-        num_parameters=shapes.num_parameters(arch),
-        num_embedding_parameters=shapes.num_embedding_parameters(arch),
-        num_layers=arch.num_layers,
-        hidden_size=arch.hidden_size,
-        attention_size=arch.query_size,
-        seq_len=batch.seq_len,
-        micro_batch=batch.micro_batch,
-        replayed_bytes=replayed_bytes(operations),
+        name=arch.name, operations=tuple(operations), parameters=shapes.parameter_tensors(arch), tied=tied,
+        num_parameters=shapes.num_parameters(arch), num_embedding_parameters=shapes.num_embedding_parameters(arch),
+        num_layers=arch.num_layers, hidden_size=arch.hidden_size, attention_size=arch.query_size,
+        seq_len=batch.seq_len, micro_batch=batch.micro_batch, replayed_bytes=replayed_bytes(operations),
         loss_gradient_bytes=batch.tokens * arch.vocab_size * (4.0 + _logit_copy_bytes(batch)),
+    )  # fmt: skip
+
+
+def _checkpointed(block: list[Operation], arch: Architecture, batch: Batch) -> list[Operation]:
+    """The block as activation checkpointing runs it; ``selective`` has seen to its attention already."""
+    stream = float(batch.tokens * arch.hidden_size * elementwise.stream_bytes(batch.precision))
+    if batch.recompute == "full":
+        return recomputed_block(block, stream)
+    if batch.recompute != "selective-op":
+        return block
+    e = batch.precision.compute_bytes
+    core = Attention(
+        output_bytes=float(batch.tokens * e * arch.query_size),
+        statistics_bytes=STATISTICS_BYTES * arch.num_heads * batch.tokens,
     )
+    return recomputed_cheap(block, stream, core, element_bytes=e, fused=batch.fused)
 
 
 def _gemm(
-    name: str,
-    layer: str,
-    parameters: tuple[ParameterTensor, ...],
-    shapes_nk: tuple[tuple[int, int], ...],
-    batch: Batch,
-    saved: float,
-) -> Operation:
+    name: str, layer: str, parameters: tuple[ParameterTensor, ...], shapes_nk: tuple[tuple[int, int], ...],
+    batch: Batch, saved: float,
+) -> Operation:  # fmt: skip
     """Matrix products of T rows by weights of ``(n, k)``; autocast casts weights and gradients beside them.
 
     The gradient of a bias is a sum over rows, which reads the output's gradient once more. ``parameters`` may include
@@ -119,21 +127,14 @@ def _gemm(
     biases = sum(tensor.name.endswith(".bias") for tensor in parameters)
     bias_sum = e * tokens * sum(n for n, _ in shapes_nk) if biases else 0
     return Operation(
-        name=name,
-        layer=layer,
-        kind="gemm",
+        name=name, layer=layer, kind="gemm",
         parameters=shapes.bias_first(parameters) if precision.cached_weight_bytes else parameters,
-        forward_flop=flop,
-        backward_flop=2 * flop,
-        gemm=tuple((tokens, n, k) for n, k in shapes_nk),
-        forward_bytes=float(e * elements),
-        backward_bytes=float(2 * e * elements),
-        elementwise_forward_bytes=float(cast),
-        elementwise_backward_bytes=float(cast + bias_sum),
+        forward_flop=flop, backward_flop=2 * flop, gemm=tuple((tokens, n, k) for n, k in shapes_nk),
+        forward_bytes=float(e * elements), backward_bytes=float(2 * e * elements),
+        elementwise_forward_bytes=float(cast), elementwise_backward_bytes=float(cast + bias_sum),
         forward_kernels=len(shapes_nk) * (2 if cast else 1),
-        backward_kernels=(3 if cast else 2) * len(shapes_nk) + biases,
-        saved_bytes=saved,
-    )
+        backward_kernels=(3 if cast else 2) * len(shapes_nk) + biases, saved_bytes=saved,
+    )  # fmt: skip
 
 
 def _elementwise(
@@ -169,11 +170,6 @@ def _norm_op(
     cost = elementwise.norm(batch.precision, rms=rms, readers=readers, residual=layer != "head", fused=batch.fused)
     saved = elements * elementwise.norm_kept_bytes(batch.precision, rms=rms, fused=batch.fused)
     return _elementwise(name, layer, elements, cost, saved=saved, parameters=shapes.bias_first(parameters))
-
-
-def _input_bytes(arch: Architecture, batch: Batch) -> float:
-    """Bytes of a block's input, the residual stream."""
-    return float(batch.tokens * arch.hidden_size * elementwise.stream_bytes(batch.precision))
 
 
 def _qkv_inputs_bytes(arch: Architecture, batch: Batch) -> float:

@@ -14,6 +14,7 @@ from simulator.collectives import make_schedule
 from simulator.collectives.layout import Layout
 from simulator.engine.collective import simulate_collective, times_by_size
 from simulator.engine.fairshare import max_min
+from simulator.engine.interference import Interference
 from simulator.engine.maker import CoflowMaker
 from simulator.engine.run import simulate
 from simulator.plan import Communicate, Compute, Plan, RankClass
@@ -94,7 +95,10 @@ def test_a_step_of_two_hundred_buckets_on_sixteen_thousand_gpus(benchmark: Bench
     plan = Plan(
         title="", classes=(RankClass(name="all", ranks=everyone),), axes={"dp": (everyone,)}, tasks=tuple(tasks)
     )
-    timeline = benchmark.pedantic(lambda: simulate(plan, network, slowdown=0.1, maker=CoflowMaker(network)), rounds=1)
+    slowed = Interference(core_share=0.1)
+    timeline = benchmark.pedantic(
+        lambda: simulate(plan, network, interference=slowed, maker=CoflowMaker(network)), rounds=1
+    )
     assert len(timeline.spans) == 400
 
 

@@ -5,6 +5,7 @@ pytest tests/benchmarks/test_whole_processes.py -o addopts= -s --benchmark-disab
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 import time
@@ -64,3 +65,30 @@ def test_whole_process(benchmark: BenchmarkFixture, topology: str, nodes: int, o
         f"{float(peak):.0f} MiB; {float(milliseconds):.3f} ms, {fidelity}{bracket}"
     )
     assert float(milliseconds) > 0
+
+
+#: (preset, nodes of eight H100, recompute): whole commands, which read YAML and print the answer too.
+STEPS = [("llama-3-8b", 128, "none"), ("llama-3-70b", 512, "full"), ("llama-3-70b", 2048, "full")]
+
+
+@pytest.mark.parametrize(("preset", "nodes", "recompute"), STEPS)
+def test_whole_command_of_an_fsdp_step(
+    benchmark: BenchmarkFixture, tmp_path: Path, preset: str, nodes: int, recompute: str
+) -> None:
+    """CPU s of ``simulator run`` for a step of FSDP2, sequences of 8,192 tokens."""
+    path = tmp_path / "step.yaml"
+    path.write_text(
+        f"cluster: {{topology: dgx-h100, nodes: {nodes}}}\nmodel: {{preset: {preset}}}\nparallel: {{strategy: fsdp}}\n"
+        f"train: {{seq_len: 8192, micro_batch: 1, precision: bf16-mixed, recompute: {recompute}}}\n"
+    )
+
+    def run() -> tuple[float, str]:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run(
+            [sys.executable, "-m", "simulator", "run", str(path)], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done.stdout
+
+    cpu_s, said = benchmark.pedantic(run, rounds=3)
+    print(f"\n{preset} on {nodes * 8:,} GPUs: {cpu_s:.2f} s of CPU; {said.splitlines()[-1]}")
