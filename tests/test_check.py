@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 
 from simulator.checking.conditions import parse_condition
 from simulator.checking.judgements import USUAL_EXPOSED
+from simulator.checking.overriding import merged
 from simulator.cli.check import check
-from simulator.commands.check import merged
 from simulator.errors import ScenarioError
 
 H100, MFU = 989.4e12, 0.4

@@ -217,7 +217,7 @@ def test_bad_arguments_are_refused_with_the_culprit_and_what_is_accepted(
 
 
 USAGE: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
-    (("frobnicate",), ("frobnicate", "run, check, collective")),
+    (("frobnicate",), ("frobnicate", "run, check, compare, collective")),
     (("colective",), ("Did you mean 'collective'",)),
     (("run",), ("SCENARIO",)),
     (("run", SMALL, "--jsn"), ("--jsn", "--json")),

@@ -18,13 +18,14 @@ from typing import NoReturn
 import click
 
 from simulator import __version__
-from simulator.cli import calibrate, check, collective, demo, lab, run, schema, sweep, topology, validate
+from simulator.cli import calibrate, check, collective, compare, demo, lab, run, schema, sweep, topology, validate
 from simulator.errors import ScenarioError, SimulatorError
 
 #: name -> what it accepts, in the order of ``--help``. What it does is ``simulator.commands.<name>.<name>``.
 COMMANDS: dict[str, click.Command] = {
     "run": run.run,
     "check": check.check,
+    "compare": compare.compare,
     "collective": collective.collective,
     "sweep": sweep.sweep,
     "topology": topology.topology,

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from simulator.answer import StepAnswer, answer_step
 from simulator.checking.conditions import parse_condition
 from simulator.checking.judgements import judgements, with_usual_limits
+from simulator.checking.overriding import merged
 from simulator.checking.search import Cure, find_cures
 from simulator.load import load_scenario
 from simulator.report.break_even import break_even_of
@@ -51,17 +52,6 @@ def check(scenario: str, overrides: tuple[str, ...], fail_if: tuple[str, ...], s
     else:
         _print(base, found, cures, searched=search)
     return int(not all(verdict.ok for verdict in found))
-
-
-def merged(overrides: Sequence[str], more: Sequence[str]) -> tuple[str, ...]:
-    """``overrides`` without those that ``more`` sets anew, and ``more``."""
-    keys = [text.partition("=")[0].strip() for text in more]
-
-    def replaced(text: str) -> bool:
-        key = text.partition("=")[0].strip()
-        return any(key == new or key.startswith(f"{new}.") or new.startswith(f"{key}.") for new in keys)
-
-    return (*(text for text in overrides if not replaced(text)), *more)
 
 
 @contextmanager
