@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from simulator.collectives.bounds import CLOSED_FORMS, best_pieces, double_tree_
 from simulator.collectives.layout import Layout
 from simulator.engine import message
 from simulator.engine.collective import hold_to_bounds, simulate_collective, times_by_size
+from simulator.engine.wires import Wires
 from simulator.errors import InternalError
 from simulator.load import load_topology
 from simulator.network.builders import build_network
@@ -27,7 +29,13 @@ SIZES = (0.0, 1.0, 1000.0, 1e6, 1e9)
 
 def simulated_s(op: str, algorithm: str, p: int, size_bytes: float, fidelity: str = "vector") -> float:
     schedule = make_schedule(op, algorithm, Layout(num_ranks=p), size_bytes)
-    return simulate_collective(schedule, wired(uniform(p)), fidelity=fidelity).time_s
+    return simulate_collective(schedule, uniform_wires(p), fidelity=fidelity).time_s
+
+
+@cache
+def uniform_wires(p: int) -> Wires:
+    """Of p ranks: routes that are looked up once serve all sizes and algorithms."""
+    return wired(uniform(p))
 
 
 def levels(p: int) -> int:
@@ -89,10 +97,19 @@ POWER_OF_TWO_FORMS: dict[tuple[str, str], Callable[[int, float, float, float], f
 }
 
 
-@pytest.mark.parametrize("fidelity", ["vector", "message"])
+@pytest.mark.parametrize(
+    ("fidelity", "num_ranks"),
+    [
+        ("vector", NUM_RANKS[1:]), ("message", NUM_RANKS[1:-2]),
+        pytest.param("message", NUM_RANKS[-2:], marks=pytest.mark.slow),
+    ],
+    ids=["vector", "message", "message, many ranks"],
+)  # fmt: skip
 @pytest.mark.parametrize(("op", "algorithm"), sorted(FORMS))
-def test_simulated_times_equal_the_closed_form(op: str, algorithm: str, fidelity: str) -> None:
-    for p in NUM_RANKS[1:]:
+def test_simulated_times_equal_the_closed_form(
+    op: str, algorithm: str, fidelity: str, num_ranks: tuple[int, ...]
+) -> None:  # fmt: skip
+    for p in num_ranks:
         for size in SIZES:
             padded = make_schedule(op, algorithm, Layout(num_ranks=p), size)
             expected = FORMS[op, algorithm](p, size + padded.padding_bytes, ALPHA_S, BETA_BYTES_PER_S)

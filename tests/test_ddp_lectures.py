@@ -219,6 +219,16 @@ def test_a_batch_of_64_samples_feeds_64_ranks_and_no_more(tmp_path: Path) -> Non
     assert "must be at least 1" in refused.err
 
 
+@pytest.mark.parametrize(("ranks", "ok"), [(8, True), (16, False)])
+def test_ranks_that_lift_the_batch_over_the_critical_one_are_told(tmp_path: Path, ranks: int, ok: bool) -> None:
+    """REQUIREMENTS 16: 8 samples per rank; beyond a critical batch of 64 more ranks add tokens of little worth."""
+    ask(tmp_path, transformer(1e9, 1000), ranks=ranks, bandwidth=NVLINK, parallel=DDP)
+    settings = ("train.micro_batch=8", "goal={tokens: 1M, critical_batch: 64}", "--no-search", "--json")
+    result = simulator("check", str(tmp_path / "scenario.yaml"), *settings)
+    (verdict,) = [verdict for verdict in json.loads(result.out)["verdicts"] if verdict["what"] == "batch"]
+    assert (verdict["ok"], result.code) == (ok, 0 if ok else 1)
+
+
 # ----------------------------------------------------------------------------------------------- 17: 7B on 8 ranks
 
 

@@ -87,7 +87,13 @@ def test_there_is_something_to_check() -> None:
     assert shown()
 
 
-@pytest.mark.parametrize(("command", "output"), shown(), ids=[command for command, _ in shown()])
+def param(command: str, *more: str) -> object:
+    """``simulator check`` simulates dozens of changes, which takes more than a few seconds."""
+    marks = [pytest.mark.slow] if command.startswith("simulator check ") else []
+    return pytest.param(command, *more, id=command, marks=marks)
+
+
+@pytest.mark.parametrize(("command", "output"), [param(*both) for both in shown()])
 @pytest.mark.usefixtures("folder")
 def test_command_prints_what_readme_shows(command: str, output: str) -> None:
     result = call(command)
@@ -99,7 +105,7 @@ def test_command_prints_what_readme_shows(command: str, output: str) -> None:
     assert matches(output, result.out + result.err), result.out + result.err
 
 
-@pytest.mark.parametrize("command", commands())
+@pytest.mark.parametrize("command", [param(command) for command in commands()])
 @pytest.mark.usefixtures("folder")
 def test_command_of_readme_works(command: str) -> None:
     result = call(command)

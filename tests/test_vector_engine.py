@@ -56,9 +56,12 @@ def several_at_once(schedule: Schedule) -> bool:
 # ------------------------------------------------------------------------------------------------ same finish times
 
 
+@pytest.mark.parametrize(
+    "num_ranks", [(1, 2, 3, 6, 8), pytest.param((13,), marks=pytest.mark.slow)], ids=["to 8 ranks", "13 ranks"]
+)
 @pytest.mark.parametrize(("op", "algorithm"), TABLE)
-def test_on_a_uniform_network_both_engines_agree(op: str, algorithm: str) -> None:
-    for p in (1, 2, 3, 6, 8, 13):
+def test_on_a_uniform_network_both_engines_agree(op: str, algorithm: str, num_ranks: tuple[int, ...]) -> None:
+    for p in num_ranks:
         wires = wired(uniform(p))
         for size in (0.0, 1.0, 1e6):
             schedule = make_schedule(op, algorithm, Layout(num_ranks=p, root=p // 2), size)

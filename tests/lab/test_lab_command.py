@@ -44,6 +44,7 @@ def started(folder: Path, *arguments: str, scenario: str = SMALL) -> Iterator[su
     process = subprocess.Popen(
         [sys.executable, "-m", "simulator", "lab", str(folder / "small.yaml"), *arguments], stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, encoding="utf-8", start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
         env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder / "tmp")},
     )  # fmt: skip
     try:

@@ -203,6 +203,7 @@ class TestNothingIsLeft:
         opener = subprocess.Popen(
             [sys.executable, "-c", OPENER], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8",
             env=environment, start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
         )  # fmt: skip
         try:
             assert opener.stdout is not None
