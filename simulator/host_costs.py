@@ -8,7 +8,7 @@ from dataclasses import replace
 from simulator.device import DeviceSpec
 from simulator.plan import COMPUTE_LANE, Compute, Task
 from simulator.scenario import Scenario
-from simulator.training.step import HostCosts
+from simulator.strategies.step import HostCosts
 
 #: By the framework of a device. PyTorch: a simple operation takes 5 to 7 us (pytorch/pytorch issue 41383), about 4 us
 #: on CUDA (issue 82793): 6 us per kernel, uncertain, as it depends on the CPU and on what an operation does. A

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from simulator.device import DeviceSpec
 from simulator.plan import Plan
 from simulator.scenario import Scenario, Train
+from simulator.strategies.step import StepInputs
 from simulator.training.operations import TrainingModel
-from simulator.training.step import StepInputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

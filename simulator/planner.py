@@ -25,11 +25,11 @@ from simulator.problems import nearest
 from simulator.rank_classes import ALL_RANKS, Look, fold_ranks, merge_looks
 from simulator.rank_looks import looks_of
 from simulator.scenario import Scenario, Train
+from simulator.strategies import STRATEGIES, Strategy
+from simulator.strategies.sharding import computing_precision
+from simulator.strategies.step import Draft, StepInputs
 from simulator.training.compute import memory_rate_bytes_per_s, operation_time, optimizer_time_s
 from simulator.training.presets import build_model, model_precision
-from simulator.training.sharding import computing_precision
-from simulator.training.step import Draft, StepInputs
-from simulator.training.strategies import STRATEGIES, Strategy
 from simulator.tuning.choice import KERNELS, native
 from simulator.tuning.place import shape_of
 

@@ -10,8 +10,8 @@ import yaml
 from stepping import inputs_of, plan_of
 
 from simulator.plan import Communicate
+from simulator.strategies.step import StepInputs
 from simulator.training.operations import Operation, ParameterTensor, TrainingModel
-from simulator.training.step import StepInputs
 
 #: In the order of the file, which says what each entry means.
 TRACES: list[dict[str, Any]] = yaml.safe_load(

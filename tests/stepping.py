@@ -12,11 +12,11 @@ from simulator.parallel_spec import Parallel
 from simulator.plan import Communicate, Plan
 from simulator.rank_classes import ALL_RANKS, fold_ranks
 from simulator.report.memory import Memory, memory_of
+from simulator.strategies import STRATEGIES
+from simulator.strategies.step import Draft, StepInputs
 from simulator.timeline import Timeline
 from simulator.training.operations import TrainingModel
 from simulator.training.precision import PRECISIONS
-from simulator.training.step import Draft, StepInputs
-from simulator.training.strategies import STRATEGIES
 
 
 def inputs_of(

@@ -70,14 +70,17 @@ BLOCKS = {
     "tuning": Block("tuning", "machines network", "numpy"),
     # (plan or schedule, network) -> times; the only importer of simpy
     "engine": Block("engine", "errors machines nouns network collectives tuning", "numpy simpy"),
-    # model and strategy -> tasks; no network, no engine
+    # a model and its device -> operations, each with times, bytes and kernels; no network, no engine
     "training": Block("training", "errors problems machines question nouns load yaml"),
+    # a model and a strategy -> tasks and buffers, as a framework issues them; no network, no engine
+    "strategies": Block("strategies", "errors problems question nouns training"),
     # a planned step and a timed collective, as nouns for the report
-    "results": Block("job rows", "machines question nouns training"),
+    "results": Block("job rows", "machines question nouns training strategies"),
     # scenario -> plan
     "planner": Block(
         "rank_looks host_costs planner",
-        "errors problems machines question nouns network collectives tuning training results", "numpy",
+        "errors problems machines question nouns network collectives tuning training strategies results",
+        "numpy",
     ),
     # collectives over sizes and algorithms -> rows
     "timing": Block("collective_rows", "errors machines nouns network collectives tuning engine results", "numpy"),
@@ -89,7 +92,8 @@ BLOCKS = {
     ),
     # values -> numbers, text, JSON, pictures
     "report": Block(
-        "report", "errors units problems machines question nouns network collectives training results measurements",
+        "report", "errors units problems machines question nouns network collectives training strategies results"
+        " measurements",
         "numpy rich matplotlib",
     ),
     # the five calls in one place

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.model_spec import PresetModel
-from simulator.training.buckets import Bucket, ReadyTensor, assign, by_registration, coalesced, ready_order, whole
+from simulator.strategies.buckets import Bucket, ReadyTensor, assign, by_registration, coalesced, ready_order, whole
 from simulator.training.measured import MeasuredLayer, measured_model
 from simulator.training.operations import ParameterTensor, TrainingModel
 from simulator.training.presets import build_model

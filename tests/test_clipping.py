@@ -6,9 +6,9 @@ import pytest
 from stepping import collectives_of, inputs_of, plan_of, played
 
 from simulator.plan import Compute
+from simulator.strategies import STRATEGIES
+from simulator.strategies.step import StepInputs
 from simulator.training.operations import Operation, ParameterTensor, TrainingModel
-from simulator.training.step import StepInputs
-from simulator.training.strategies import STRATEGIES
 
 RATE = 1e6
 LAYERS, ELEMENTS, RANKS = 4, 5120, 4

@@ -19,12 +19,12 @@ from simulator.parallel_spec import Parallel
 from simulator.plan import Communicate, Compute, Plan, RankClass, Task
 from simulator.rank_classes import ALL_RANKS
 from simulator.report.memory import Memory, memory_of
+from simulator.strategies import ddp
+from simulator.strategies.step import Draft, HostCosts, StepInputs
 from simulator.timeline import Timeline
-from simulator.training import ddp
 from simulator.training.measured import MeasuredLayer, measured_model
 from simulator.training.operations import BufferTensor, TrainingModel
 from simulator.training.precision import PRECISIONS
-from simulator.training.step import Draft, HostCosts, StepInputs
 
 MIB = 2**20
 #: Four ranks, 10 ms a message, 1 MB/s: an all-reduce of n MB by a ring takes 6 (0.01 + n / 4) s.

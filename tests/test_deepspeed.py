@@ -12,9 +12,9 @@ from stepping import collectives_of, inputs_of, memory_in, plan_of, played
 
 from simulator.plan import Buffer, Compute
 from simulator.report.memory import class_memory
-from simulator.training.deepspeed_buckets import partition
+from simulator.strategies.deepspeed_buckets import partition
+from simulator.strategies.step import StepInputs
 from simulator.training.operations import Operation, ParameterTensor, TrainingModel
-from simulator.training.step import StepInputs
 
 
 def _told(row: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ import pytest
 from zero_steps import inputs, layer, model_of, plan_of
 
 from simulator.plan import Communicate, Plan, Task
-from simulator.training.strategies import STRATEGIES
+from simulator.strategies import STRATEGIES
 
 LAYERS = 5
 #: Unlike sizes, so that buckets hold one layer or several.

@@ -1,7 +1,7 @@
 """FSDP2, FSDP1 and HSDP on a network of 10 ms and 1 MB/s: when units are gathered, run and reduced, by hand.
 
 What they send and hold is compared with real runs in tests/test_real_fsdp.py, on CPUs, where every call blocks. How
-calls overlap on the streams of a GPU is held here against torch 2.13's hooks (see ``simulator.training.fsdp2``).
+calls overlap on the streams of a GPU is held here against torch 2.13's hooks (see ``simulator.strategies.fsdp2``).
 Copies take no time. A gather or a reduction of 1 MB over four ranks takes G = 0.77 s.
 """
 
@@ -16,8 +16,8 @@ from zero_steps import collectives, inputs, layer, model_of, one_way_s, plan_of,
 
 from simulator.plan import MEMORY_KINDS, Communicate
 from simulator.report.memory import memory_of
+from simulator.strategies.step import HostCosts, StepInputs
 from simulator.training.operations import TrainingModel
-from simulator.training.step import HostCosts, StepInputs
 
 G = one_way_s(1)
 #: Forward 5 s and backward 10 s each, far longer than a gather.

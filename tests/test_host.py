@@ -19,7 +19,7 @@ from simulator.parallel_spec import Parallel
 from simulator.plan import Communicate, Compute, Plan, RankClass, Task
 from simulator.rank_classes import ALL_RANKS
 from simulator.scenario import Scenario
-from simulator.training.step import HostCosts
+from simulator.strategies.step import HostCosts
 
 LAYERS = 8
 #: Kernels of a step of measured layers on one rank: one forward and two backward per layer, and the optimizer's.

@@ -15,7 +15,7 @@ from zero_steps import collectives, drafted, held_before, inputs, layer, model_o
 
 from simulator.errors import ScenarioError
 from simulator.parallel_spec import Parallel
-from simulator.training import megatron
+from simulator.strategies import megatron
 from simulator.training.measured import MeasuredLayer, measured_model
 from simulator.training.operations import TrainingModel
 

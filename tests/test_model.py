@@ -9,8 +9,8 @@ from simulator import shipped
 from simulator.errors import ScenarioError
 from simulator.load import load_preset
 from simulator.model_spec import ArchitectureModel, LayersModel, MeasuredLayer, PresetModel
+from simulator.strategies.buckets import ready_order
 from simulator.training.architecture import Architecture
-from simulator.training.buckets import ready_order
 from simulator.training.flop import CONVENTIONS, model_flop_per_token, training_flop, training_time_s
 from simulator.training.operations import KINDS, TrainingModel, num_elements
 from simulator.training.precision import PRECISIONS

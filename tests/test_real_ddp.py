@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from simulator.training.buckets import ReadyTensor, assign
+from simulator.strategies.buckets import ReadyTensor, assign
 from simulator.training.operations import ParameterTensor
 
 pytestmark = [

@@ -19,11 +19,11 @@ from simulator.parallel_spec import Parallel
 from simulator.plan import Communicate, Plan, RankClass
 from simulator.rank_classes import ALL_RANKS
 from simulator.report.memory import memory_of
-from simulator.training import ddp
+from simulator.strategies import ddp
+from simulator.strategies.step import Draft, StepInputs
 from simulator.training.measured import MeasuredLayer, measured_model
 from simulator.training.operations import BufferTensor, TrainingModel
 from simulator.training.precision import PRECISIONS
-from simulator.training.step import Draft, StepInputs
 
 pytestmark = [pytest.mark.slow, needs_torch]
 

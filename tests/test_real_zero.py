@@ -20,10 +20,10 @@ from simulator.parallel_spec import Parallel
 from simulator.plan import Communicate, Plan, RankClass
 from simulator.rank_classes import ALL_RANKS
 from simulator.report.memory import Memory, memory_of
+from simulator.strategies import STRATEGIES
+from simulator.strategies.step import Draft, StepInputs
 from simulator.training.measured import MeasuredLayer, measured_model
 from simulator.training.precision import PRECISIONS
-from simulator.training.step import Draft, StepInputs
-from simulator.training.strategies import STRATEGIES
 
 pytestmark = [pytest.mark.slow, needs_torch]
 

@@ -8,7 +8,7 @@ from stepping import inputs_of, memory_in
 from simulator.errors import UnsupportedError
 from simulator.load import load_device
 from simulator.model_spec import PresetModel
-from simulator.training.buckets import assign, ready_order
+from simulator.strategies.buckets import assign, ready_order
 from simulator.training.compute import operation_time
 from simulator.training.elementwise import KERNELS, activation, cross_entropy, norm
 from simulator.training.operations import Operation, TrainingModel

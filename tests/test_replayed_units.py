@@ -11,9 +11,9 @@ from stepping import inputs_of, played
 from simulator.model_spec import ArchitectureModel
 from simulator.plan import Communicate
 from simulator.report.memory import class_memory
+from simulator.strategies.step import StepInputs
 from simulator.timeline import Timeline
 from simulator.training.presets import build_model
-from simulator.training.step import StepInputs
 
 LAYERS, RANKS = 3, 4
 SLOW = uniform(RANKS, 0.0, 4e6)

@@ -12,6 +12,7 @@ from simulator.load import load_device
 from simulator.model_spec import PresetModel
 from simulator.plan import MEMORY_KINDS
 from simulator.report.memory import Memory
+from simulator.strategies.step import FURTHER_COMMUNICATOR_BYTES
 from simulator.training.memory import (
     deepspeed_zero2_estimate_bytes,
     deepspeed_zero3_estimate_bytes,
@@ -20,7 +21,6 @@ from simulator.training.memory import (
 from simulator.training.operations import TrainingModel
 from simulator.training.precision import PRECISIONS
 from simulator.training.presets import build_model
-from simulator.training.step import FURTHER_COMMUNICATOR_BYTES
 
 GIB = 2**30
 ACTIVATIONS = MEMORY_KINDS.index("activations")

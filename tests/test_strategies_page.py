@@ -22,7 +22,7 @@ from test_readme import call, stripped
 from simulator.answer import answer_step
 from simulator.load import load_scenario
 from simulator.plan import Communicate
-from simulator.training.strategies import STRATEGIES
+from simulator.strategies import STRATEGIES
 from simulator.units import format_gib, format_percent, format_time
 
 DOCS = ROOT / "docs"

@@ -18,9 +18,9 @@ from simulator.errors import ScenarioError
 from simulator.load import load_scenario
 from simulator.plan import Compute, Plan
 from simulator.report.memory import memory_of
+from simulator.strategies import STRATEGIES
 from simulator.training.measured import MeasuredLayer, measured_model
 from simulator.training.operations import TrainingModel
-from simulator.training.strategies import STRATEGIES
 
 KEYS = sorted(STRATEGIES)
 NAMES = ["-".join(key) for key in KEYS]

@@ -7,9 +7,9 @@ from zero_steps import inputs, layer, model_of
 
 from simulator.errors import ScenarioError
 from simulator.model_spec import ArchitectureModel, PresetModel
+from simulator.strategies.sharding import backward_visits, forward_visits, sharding
+from simulator.strategies.units import sharded_units
 from simulator.training.presets import build_model
-from simulator.training.sharding import backward_visits, forward_visits, sharding
-from simulator.training.units import sharded_units
 
 LLAMA = build_model(
     ArchitectureModel(

@@ -28,13 +28,13 @@ from simulator.errors import ScenarioError
 from simulator.network.graph import Network
 from simulator.plan import Communicate
 from simulator.report.memory import memory_of
+from simulator.strategies import STRATEGIES
+from simulator.strategies.pieces import cut
+from simulator.strategies.step import StepInputs
+from simulator.strategies.units import ROOT
 from simulator.training.measured import MeasuredLayer, measured_model
 from simulator.training.operations import TrainingModel
-from simulator.training.pieces import cut
 from simulator.training.recompute import recomputed_block
-from simulator.training.step import StepInputs
-from simulator.training.strategies import STRATEGIES
-from simulator.training.units import ROOT
 
 #: Forward 1 s each, backward 2 s each, 1, 4 and 2 MB.
 THREE = model_of(layer("in", 1), layer("mid", 4), layer("out", 2))

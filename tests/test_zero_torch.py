@@ -9,10 +9,10 @@ from networks import uniform
 from test_zero_textbook import eight
 from zero_steps import SLOW, collectives, drafted, inputs, layer, model_of, plan_of, ran, sent_bytes, spans
 
-from simulator.training import ddp, zero_torch
+from simulator.strategies import ddp, zero_torch
+from simulator.strategies.zero_torch import partition
 from simulator.training.measured import MeasuredLayer, measured_model
 from simulator.training.operations import ParameterTensor, TrainingModel
-from simulator.training.zero_torch import partition
 
 WHOLE = ("zero1", "torch")
 THREE = model_of(layer("in", 1), layer("mid", 4), layer("out", 2))

@@ -13,12 +13,12 @@ from simulator.network.graph import Network
 from simulator.parallel_spec import Parallel
 from simulator.plan import Communicate, Plan, RankClass
 from simulator.rank_classes import ALL_RANKS
+from simulator.strategies import STRATEGIES
+from simulator.strategies.step import Draft, StepInputs
 from simulator.timeline import Timeline
 from simulator.training.measured import MeasuredLayer, measured_model
 from simulator.training.operations import TrainingModel
 from simulator.training.precision import PRECISIONS
-from simulator.training.step import Draft, StepInputs
-from simulator.training.strategies import STRATEGIES
 
 #: Four ranks, 10 ms a message, 1 MB/s.
 SLOW = uniform(4, 0.01, 1e6)

@@ -15,10 +15,10 @@ from simulator.job import Job
 from simulator.parallel_spec import Parallel
 from simulator.report.memory import Memory
 from simulator.report.words import layer_words
-from simulator.training import megatron
+from simulator.strategies import megatron
+from simulator.strategies.sharding import computing_precision
 from simulator.training.precision import optimizer_state_bytes
 from simulator.training.presets import build_model
-from simulator.training.sharding import computing_precision
 from simulator.units import format_gib
 
 #: Changes that save less than this share of the peak are not worth a word.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from simulator.budget_spec import Cost
 from simulator.job import Job
 from simulator.report.metrics import StepReport
-from simulator.training.sharding import computing_precision
+from simulator.strategies.sharding import computing_precision
 
 _HOUR_S, _DAY_S = 3600.0, 86_400.0
 #: MFU of the 6ND estimate when the scenario's own is unknown: what the lectures plan with.

@@ -12,9 +12,9 @@ from simulator.plan import COMPUTE_LANE, Communicate
 from simulator.report.intervals import Interval, minus, total
 from simulator.report.lanes import Idle, Waiting, covered, host_lane, idle_of, launch_gaps, slowest, waiting_of
 from simulator.report.memory import Memory, memory_of
+from simulator.strategies.sharding import computing_precision
 from simulator.timeline import Span, Timeline
 from simulator.training.flop import convention_for, model_flop_per_token, model_flop_utilisation
-from simulator.training.sharding import computing_precision
 
 #: Differences of times below this share of the step are rounding.
 _ROUNDING = 1e-9

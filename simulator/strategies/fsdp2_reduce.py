@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from simulator.plan import Buffer
-from simulator.training.sharding import REPLICATE, SHARD, Sharding, Tape, buffer
-from simulator.training.step import StepInputs, collective, copy
+from simulator.strategies.sharding import REPLICATE, SHARD, Sharding, Tape, buffer
+from simulator.strategies.step import StepInputs, collective, copy
 
 REDUCE_LANE, ALL_REDUCE_LANE = "reduce", "all-reduce"
 

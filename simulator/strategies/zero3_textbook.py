@@ -25,10 +25,10 @@ from typing import NamedTuple
 from simulator.errors import ScenarioError
 from simulator.parallel_spec import Parallel
 from simulator.plan import Buffer, Communicate, Compute, Task
-from simulator.training.ddp import AXIS
-from simulator.training.pieces import Piece, cut, total_padded
-from simulator.training.step import Draft, StepInputs, backward_of, collective, forward_of, resident_states
-from simulator.training.zero_textbook import alone, average, of_micro, reduce_piece, shard_step, whole_gradient
+from simulator.strategies.ddp import AXIS
+from simulator.strategies.pieces import Piece, cut, total_padded
+from simulator.strategies.step import Draft, StepInputs, backward_of, collective, forward_of, resident_states
+from simulator.strategies.zero_textbook import alone, average, of_micro, reduce_piece, shard_step, whole_gradient
 
 
 class _Visit(NamedTuple):

@@ -20,13 +20,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from simulator.plan import COMPUTE_LANE, Buffer, Communicate, Compute, Task
-from simulator.training.deepspeed import alone, ask_all_ranks, step_on_part
-from simulator.training.deepspeed_buckets import Bucket, Share
-from simulator.training.deepspeed_fetch import persistent
-from simulator.training.deepspeed_gathers import ONGOING, Gathers, Zero3
-from simulator.training.deepspeed_reduction import AXIS, host_waits
-from simulator.training.operations import num_elements
-from simulator.training.step import (
+from simulator.strategies.deepspeed import alone, ask_all_ranks, step_on_part
+from simulator.strategies.deepspeed_buckets import Bucket, Share
+from simulator.strategies.deepspeed_fetch import persistent
+from simulator.strategies.deepspeed_gathers import ONGOING, Gathers, Zero3
+from simulator.strategies.deepspeed_reduction import AXIS, host_waits
+from simulator.strategies.step import (
     Draft,
     StepInputs,
     backward_of,
@@ -35,6 +34,7 @@ from simulator.training.step import (
     forward_of,
     resident_states,
 )
+from simulator.training.operations import num_elements
 
 
 def step(inputs: StepInputs) -> Draft:

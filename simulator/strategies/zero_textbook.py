@@ -23,10 +23,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from simulator.plan import Buffer, Task
-from simulator.training.ddp import AXIS
-from simulator.training.operations import Operation, num_elements
-from simulator.training.pieces import Piece, cut, total_padded
-from simulator.training.step import (
+from simulator.strategies.ddp import AXIS
+from simulator.strategies.pieces import Piece, cut, total_padded
+from simulator.strategies.step import (
     Draft,
     StepInputs,
     backward,
@@ -45,6 +44,7 @@ from simulator.training.step import (
     scale_of,
     without_sync,
 )
+from simulator.training.operations import Operation, num_elements
 
 #: What the norm of all gradients is added up from: one fp32 number per rank.
 NORM_BYTES = 4.0

@@ -10,10 +10,10 @@ from simulator.errors import ScenarioError
 from simulator.parallel_spec import Parallel
 from simulator.plan import COMPUTE_LANE, Buffer, Communicate, Compute, Task, one_at_a_time
 from simulator.rank_classes import ALL_RANKS
+from simulator.strategies.step import Draft, Groups, StepInputs, resident_states
+from simulator.strategies.units import Unit, sharded_units
 from simulator.training.operations import Operation, TrainingModel
 from simulator.training.precision import Precision
-from simulator.training.step import Draft, Groups, StepInputs, resident_states
-from simulator.training.units import Unit, sharded_units
 
 SHARD, REPLICATE, RESHARD = "shard", "replicate", "reshard"
 DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}

@@ -19,10 +19,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from simulator.plan import Buffer, Communicate, Compute, Task
-from simulator.training.deepspeed_buckets import by_operation
-from simulator.training.deepspeed_reduction import AXIS, Reduction, Zero, host_waits
-from simulator.training.operations import num_elements
-from simulator.training.step import (
+from simulator.strategies.deepspeed_buckets import by_operation
+from simulator.strategies.deepspeed_reduction import AXIS, Reduction, Zero, host_waits
+from simulator.strategies.step import (
     Draft,
     StepInputs,
     backward,
@@ -37,6 +36,7 @@ from simulator.training.step import (
     resident_states,
     without_sync,
 )
+from simulator.training.operations import num_elements
 
 
 def step(inputs: StepInputs) -> Draft:

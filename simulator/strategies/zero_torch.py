@@ -20,9 +20,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from simulator.plan import Buffer, Compute, Task
-from simulator.training import ddp
+from simulator.strategies import ddp
+from simulator.strategies.step import Draft, StepInputs, collective
 from simulator.training.operations import ParameterTensor, num_elements
-from simulator.training.step import Draft, StepInputs, collective
 
 #: ``_build_param_buckets``: a rank without parameters has a bucket of one fp32 element.
 EMPTY_BUCKET_BYTES = 4.0

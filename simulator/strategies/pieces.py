@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from simulator.strategies.units import ROOT, Unit, sharded_units
 from simulator.training.operations import TrainingModel, num_elements
-from simulator.training.units import ROOT, Unit, sharded_units
 
 Span = tuple[int, int]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from simulator.plan import Buffer, Task
-from simulator.training.buckets import coalesced
-from simulator.training.step import Draft, StepInputs, collective, copy
+from simulator.strategies.buckets import coalesced
+from simulator.strategies.step import Draft, StepInputs, collective, copy
 
 AXIS = "dp"
 #: Parameters and buffers are broadcast in groups that close at this many bytes (torch.nn.parallel.distributed).

@@ -28,10 +28,8 @@ from dataclasses import dataclass, replace
 from simulator.errors import ScenarioError
 from simulator.parallel_spec import Parallel
 from simulator.plan import Buffer, Compute, Task
-from simulator.training.ddp import AXIS
-from simulator.training.operations import ParameterTensor, TrainingModel
-from simulator.training.precision import Precision
-from simulator.training.step import (
+from simulator.strategies.ddp import AXIS
+from simulator.strategies.step import (
     Draft,
     StepInputs,
     backward,
@@ -45,6 +43,8 @@ from simulator.training.step import (
     scale_of,
     without_sync,
 )
+from simulator.training.operations import ParameterTensor, TrainingModel
+from simulator.training.precision import Precision
 
 #: Elements: ``_pad_start_of_param_if_needed``, ``_pad_end_of_bucket_if_needed``, and the default of ``bucket_size``.
 PARAMETER_ALIGNMENT, BUCKET_ALIGNMENT = 64, 128

@@ -1,11 +1,15 @@
-"""The strategies of data parallelism: one line each. A strategy is two functions from StepInputs to a Draft."""
+"""The strategies of data parallelism, each as its framework issues it: what is sent and when, what lives how long.
+
+A strategy is two functions from StepInputs to a Draft (``step``): ``STRATEGIES`` has a line for each. Knows no network
+and no clock.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from simulator.training import (
+from simulator.strategies import (
     ddp,
     deepspeed,
     deepspeed3,
@@ -16,7 +20,7 @@ from simulator.training import (
     zero_textbook,
     zero_torch,
 )
-from simulator.training.step import Draft, StepInputs
+from simulator.strategies.step import Draft, StepInputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

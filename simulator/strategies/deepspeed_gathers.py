@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from simulator.plan import COMPUTE_LANE, Buffer, Task
-from simulator.training.deepspeed_buckets import (
+from simulator.strategies.deepspeed_buckets import (
     REDUCE_BUCKET_SIZE,
     Bucket,
     Gradient,
@@ -18,10 +18,10 @@ from simulator.training.deepspeed_buckets import (
     label,
     shares,
 )
-from simulator.training.deepspeed_fetch import Limits, Turn, coordinate
-from simulator.training.deepspeed_reduction import AXIS, REDUCTION_LANE, host_waits
+from simulator.strategies.deepspeed_fetch import Limits, Turn, coordinate
+from simulator.strategies.deepspeed_reduction import AXIS, REDUCTION_LANE, host_waits
+from simulator.strategies.step import StepInputs, collective, copy
 from simulator.training.operations import Operation, ParameterTensor
-from simulator.training.step import StepInputs, collective, copy
 
 #: Lane of the stream of gathers when ``overlap_comm`` is on.
 GATHER_LANE = "gather"

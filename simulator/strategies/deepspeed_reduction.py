@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from simulator.plan import COMPUTE_LANE, Buffer, Communicate, Compute, Task
-from simulator.training.buckets import ready_order
-from simulator.training.deepspeed_buckets import (
+from simulator.strategies.buckets import ready_order
+from simulator.strategies.deepspeed_buckets import (
     REDUCE_BUCKET_SIZE,
     Bucket,
     Gradient,
@@ -19,8 +19,8 @@ from simulator.training.deepspeed_buckets import (
     partition,
     shares,
 )
+from simulator.strategies.step import StepInputs, collective, copy, gradient_name
 from simulator.training.operations import Operation
-from simulator.training.step import StepInputs, collective, copy, gradient_name
 
 AXIS = "dp"
 #: Lane of the stream that averages, reduces and keeps gradients when ``overlap_comm`` is on.

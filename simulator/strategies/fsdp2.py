@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from simulator.errors import ScenarioError
 from simulator.plan import Buffer
-from simulator.training.fsdp2_reduce import Reduction
-from simulator.training.sharding import (
+from simulator.strategies.fsdp2_reduce import Reduction
+from simulator.strategies.sharding import (
     RESHARD,
     SHARD,
     Sharding,
@@ -34,7 +34,7 @@ from simulator.training.sharding import (
     input_has_gradient,
     sharding,
 )
-from simulator.training.step import (
+from simulator.strategies.step import (
     Draft,
     StepInputs,
     backward_of,

@@ -6,8 +6,8 @@ From ``_post_backward_hook`` and ``_reduce_grad`` (torch 2.13, torch/distributed
 from __future__ import annotations
 
 from simulator.plan import Buffer
-from simulator.training.sharding import REPLICATE, SHARD, Sharding, Tape, buffer
-from simulator.training.step import StepInputs, collective, copy
+from simulator.strategies.sharding import REPLICATE, SHARD, Sharding, Tape, buffer
+from simulator.strategies.step import StepInputs, collective, copy
 
 REDUCE_LANE, ALL_REDUCE_LANE = "reduce", "all-reduce"
 

@@ -28,10 +28,9 @@ from collections.abc import Iterable
 
 from simulator.errors import ScenarioError
 from simulator.plan import Buffer
-from simulator.training import ddp
-from simulator.training.fsdp1_reduce import FlatReduction
-from simulator.training.operations import Operation
-from simulator.training.sharding import (
+from simulator.strategies import ddp
+from simulator.strategies.fsdp1_reduce import FlatReduction
+from simulator.strategies.sharding import (
     SHARD,
     Sharding,
     Tape,
@@ -42,7 +41,7 @@ from simulator.training.sharding import (
     gradient_bytes,
     sharding,
 )
-from simulator.training.step import (
+from simulator.strategies.step import (
     Draft,
     StepInputs,
     backward_of,
@@ -53,6 +52,7 @@ from simulator.training.step import (
     optimizer,
     scale_of,
 )
+from simulator.training.operations import Operation
 
 CAST_LANE = "copy-in"
 MOST_IN_FLIGHT = 2

@@ -32,12 +32,11 @@ from dataclasses import replace
 
 from simulator.plan import COMPUTE_LANE, Buffer, Communicate, Compute, Task
 from simulator.rank_classes import ALL_RANKS
-from simulator.training.buckets import Bucket, ReadyTensor, assign, by_registration, ready_order, whole
-from simulator.training.ddp_broadcasts import AXIS as AXIS
-from simulator.training.ddp_broadcasts import broadcast_buffers, of_micro
-from simulator.training.ddp_broadcasts import startup as startup
-from simulator.training.operations import num_elements
-from simulator.training.step import (
+from simulator.strategies.buckets import Bucket, ReadyTensor, assign, by_registration, ready_order, whole
+from simulator.strategies.ddp_broadcasts import AXIS as AXIS
+from simulator.strategies.ddp_broadcasts import broadcast_buffers, of_micro
+from simulator.strategies.ddp_broadcasts import startup as startup
+from simulator.strategies.step import (
     Draft,
     StepInputs,
     backward,
@@ -53,6 +52,7 @@ from simulator.training.step import (
     resident_states,
     without_sync,
 )
+from simulator.training.operations import num_elements
 
 #: Stream on which the future of a communication hook casts gradients back.
 HOOK_LANE = "comm hook"
