@@ -137,8 +137,8 @@ def test_what_hides_and_what_does_not_is_seen_in_the_real_steps(found: dict[str,
     """
     needs_real_time(found["flat"])
     real = found["flat"].real_s
-    for small in ("ddp bucketed 1 MiB", "ddp bucketed 4 MiB"):  # of these two either may be first
-        assert real[small] < real["ddp bucketed 25 MiB"] < real["ddp naive"]
+    assert real["ddp bucketed 1 MiB"] < real["ddp bucketed 4 MiB"] < real["ddp bucketed 25 MiB"]
+    assert real["ddp bucketed 25 MiB"] < (1 + APART) * real["ddp naive"], "one bucket at the end hides nothing either"
     assert real["zero3, prefetch 1"] < 0.8 * real["zero3, prefetch 0"]
     assert real["ddp no_sync"] < real["ddp synchronised"]
 
