@@ -25,7 +25,7 @@ from simulator.problems import nearest
 from simulator.rank_classes import ALL_RANKS, Look, fold_ranks, merge_looks
 from simulator.rank_looks import looks_of
 from simulator.scenario import Scenario, Train
-from simulator.strategies import STRATEGIES, Strategy
+from simulator.strategies import STRATEGIES
 from simulator.strategies.sharding import computing_precision
 from simulator.strategies.step import Draft, StepInputs
 from simulator.training.compute import memory_rate_bytes_per_s, operation_time, optimizer_time_s
@@ -45,7 +45,7 @@ def make_job(scenario: Scenario, network: Network) -> Job:
     device = scenario.cluster.spec.device
     assert not isinstance(device, str), "the device is read when the scenario is loaded"
     _check_algorithm(scenario, network)
-    strategy = _strategy(scenario)
+    strategy = STRATEGIES[scenario.parallel.strategy, scenario.parallel.implemented_by]
     with _with_file_and_line(scenario):
         inputs = _step_inputs(scenario, scenario.train, device, network)
         step = strategy.step(inputs)
@@ -76,16 +76,6 @@ def _with_file_and_line(scenario: Scenario) -> Iterator[None]:
             raise
         told = scenario.describe((found[1], found[2]), str(error)[found.end() :])
         raise type(error)(told) from None
-
-
-def _strategy(scenario: Scenario) -> Strategy:
-    parallel = scenario.parallel
-    key = (parallel.strategy, parallel.implemented_by)
-    if key not in STRATEGIES:
-        accepted = ", ".join(f"{name} ({by})" for name, by in STRATEGIES)
-        message = f"{key[0]} ({key[1]}) is not in this version; accepted: {accepted}"
-        raise UnsupportedError(scenario.describe(("parallel", "strategy"), message))
-    return STRATEGIES[key]
 
 
 def _check_algorithm(scenario: Scenario, network: Network) -> None:

@@ -107,7 +107,7 @@ BLOCKS = {
     ),
     # changes of a scenario, simulated and ranked
     "checking": Block(
-        "checking", "errors units problems question network results report answer"
+        "checking", "errors units problems question network results report answer", "rich"
     ),
     "sweeps": Block("sweeps", "errors yaml machines question load results report answer"),
     # the command line: what commands do, and, without importing that, what they accept

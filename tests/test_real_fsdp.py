@@ -16,13 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import uniform
 from real_steps import Launched, needs_torch, steady, train
+from stepping import plan_of
 
 from simulator.engine.run import simulate
 from simulator.parallel_spec import Parallel
-from simulator.plan import Communicate, Plan, RankClass
-from simulator.rank_classes import ALL_RANKS
+from simulator.plan import Communicate, Plan
 from simulator.report.memory import memory_of
-from simulator.strategies import STRATEGIES
 from simulator.strategies.step import StepInputs
 from simulator.training.measured import MeasuredLayer, measured_model
 from simulator.training.operations import ParameterTensor, TrainingModel
@@ -101,9 +100,7 @@ def planned(case: Case, world: int, *, micro_batches: int = 1, clip: bool = Fals
         backward_s=(0.001,) * count, num_ranks=world, micro_batches=micro_batches, streams=False, node_size=2,
         optimizer="sgd", clip_grad_norm=clip,
     )  # fmt: skip
-    draft = STRATEGIES[spec.strategy, spec.implemented_by].step(inputs)
-    everyone = (RankClass(name=ALL_RANKS, ranks=tuple(range(world))),)
-    return Plan(title="real", classes=everyone, axes=draft.axes, tasks=draft.tasks, resident=draft.resident)
+    return plan_of(inputs)
 
 
 def sent(plan: Plan) -> list[Launched]:

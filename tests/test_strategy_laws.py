@@ -16,6 +16,7 @@ from stepping import collectives_of, inputs_of, plan_of, played
 from simulator.answer import StepAnswer, answer_step
 from simulator.errors import ScenarioError
 from simulator.load import load_scenario
+from simulator.parallel_spec import KEYS as ASKED
 from simulator.plan import Compute, Plan
 from simulator.report.memory import memory_of
 from simulator.strategies import STRATEGIES
@@ -57,6 +58,10 @@ def models(draw: st.DrawFn) -> TrainingModel:
 def busy_s(plan: Plan) -> float:
     """Time of all compute on the compute lane."""
     return sum(task.seconds for task in plan.tasks if isinstance(task, Compute) and task.lane == "compute")
+
+
+def test_whatever_can_be_asked_for_can_be_planned() -> None:
+    assert set(STRATEGIES) == set(ASKED)
 
 
 @every_strategy

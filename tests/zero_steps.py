@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from networks import uniform
+from stepping import plan_of
 
 from simulator.engine.run import simulate
 from simulator.network.graph import Network
 from simulator.parallel_spec import Parallel
-from simulator.plan import Communicate, Plan, RankClass
-from simulator.rank_classes import ALL_RANKS
+from simulator.plan import Communicate, Plan
 from simulator.strategies import STRATEGIES
 from simulator.strategies.step import Draft, StepInputs
 from simulator.timeline import Timeline
@@ -60,12 +60,6 @@ def inputs(model: TrainingModel, strategy: str, implementation: str, **changed: 
 
 def drafted(asked: StepInputs) -> Draft:
     return STRATEGIES[asked.parallel.strategy, asked.parallel.implemented_by].step(asked)
-
-
-def plan_of(asked: StepInputs) -> Plan:
-    draft = drafted(asked)
-    classes = (RankClass(name=ALL_RANKS, ranks=tuple(range(asked.num_ranks))),)
-    return Plan(title="a step", classes=classes, axes=draft.axes, tasks=draft.tasks, resident=draft.resident)
 
 
 def ran(asked: StepInputs, network: Network = SLOW, fidelity: str = "coflow") -> Timeline:

@@ -12,7 +12,7 @@ from simulator import units
 from simulator.errors import ScenarioError, UnitError
 from simulator.job import Job
 from simulator.problems import nearest
-from simulator.report.costs import costs_of
+from simulator.report.costs import costs_of, run_dollars
 from simulator.report.metrics import StepReport
 from simulator.report.verdict import Verdict
 
@@ -39,11 +39,6 @@ def _dollars(text: object) -> float:
     return units.parse_count(match[1].replace(",", "") + match[2])
 
 
-def _run_cost(report: StepReport, job: Job) -> float | None:
-    run = costs_of(report, job).run
-    return None if run is None else run.typical
-
-
 def _days(report: StepReport, job: Job) -> float | None:
     days = costs_of(report, job).days
     return None if days is None else days * 86_400.0
@@ -63,7 +58,7 @@ METRICS: Final[Mapping[str, Metric]] = {
         parse=units.parse_count, value=lambda r, _: r.tokens_per_s, show=lambda v: f"{v:,.0f}", words="tokens/s"
     ),
     "time": Metric(parse=units.parse_time, value=_days, show=units.format_time, words="time of the run"),
-    "cost": Metric(parse=_dollars, value=_run_cost, show=units.format_dollars, words="cost of the run"),
+    "cost": Metric(parse=_dollars, value=run_dollars, show=units.format_dollars, words="cost of the run"),
 }  # fmt: skip
 #: What a scenario must state for a metric to exist.
 _NEEDS: Final = {"time": "goal.tokens", "cost": "goal.tokens and cost", "mfu": "a device"}

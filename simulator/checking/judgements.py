@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from simulator.answer import StepAnswer
 from simulator.checking.conditions import Condition
 from simulator.report.verdict import Verdict, verdicts
-from simulator.scenario import Limits, Scenario
+from simulator.scenario import Scenario
 from simulator.units import format_count
 
 #: Exposed communication that ``check`` accepts where the scenario sets no limit: a tenth of the money.
@@ -18,7 +18,7 @@ def with_usual_limits(scenario: Scenario) -> Scenario:
     """The scenario with a limit on exposed communication, its own if it has one."""
     if scenario.limits.exposed is not None:
         return scenario
-    limits = Limits.model_construct(**{**dict(scenario.limits), "exposed": USUAL_EXPOSED})
+    limits = scenario.limits.model_copy(update={"exposed": USUAL_EXPOSED})
     return scenario.model_copy(update={"limits": limits})
 
 

@@ -16,12 +16,12 @@ from simulator.checking.conditions import parse_condition
 from simulator.checking.judgements import judgements, with_usual_limits
 from simulator.checking.overriding import merged
 from simulator.checking.search import Cure, find_cures
+from simulator.checking.text import break_even_lines, cost_table, cure_table
 from simulator.load import load_scenario
 from simulator.report.break_even import break_even_of
-from simulator.report.check_text import CureLine, break_even_lines, cost_table, cure_table, verdict_lines
 from simulator.report.console import console
 from simulator.report.costs import costs_of
-from simulator.report.step_text import headline
+from simulator.report.step_text import failing_first, headline, verdict_line
 from simulator.report.verdict import Verdict, bound_sentence
 from simulator.scenario import Scenario
 
@@ -70,27 +70,19 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
 def _print(base: StepAnswer, found: Sequence[Verdict], cures: Sequence[Cure], *, searched: bool) -> None:
     out = console()
     out.print(headline(base.report, base.job, base.network), markup=False, highlight=False)
-    for line in verdict_lines(found):
-        out.print(line)
+    for verdict in failing_first(found):
+        out.print(verdict_line(verdict))
     out.print(bound_sentence(base.report, base.job), markup=False, highlight=False, style="bold")
     for text in break_even_lines(break_even_of(base.report, base.job)):
         out.print(text)
     if not all(verdict.ok for verdict in found) and searched:
         out.print("")
         if cures:
-            out.print(cure_table([_line(cure) for cure in cures], 1.0 / base.report.tokens_per_s_per_gpu))
+            out.print(cure_table(cures, 1.0 / base.report.tokens_per_s_per_gpu))
         else:
             out.print("No change that was tried mends it, alone or with another.", style="bold")
     out.print("")
     out.print(cost_table(costs_of(base.report, base.job)))
-
-
-def _line(cure: Cure) -> CureLine:
-    return CureLine(
-        setting=" ".join(cure.change.overrides), why=cure.change.why, step_time_s=cure.step_time_s,
-        gpu_s_per_token=cure.gpu_s_per_token, peak_bytes=cure.peak_bytes, exposed_share=cure.exposed_share,
-        num_ranks=cure.num_ranks, tokens_per_step=cure.tokens_per_step,
-    )  # fmt: skip
 
 
 def _json(base: StepAnswer, found: Sequence[Verdict], cures: Sequence[Cure], *, searched: bool) -> dict[str, object]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.job import Job
-from simulator.report.costs import costs_of
+from simulator.report.costs import costs_of, run_dollars
 from simulator.report.metrics import StepReport
 from simulator.scenario import Scenario
 from simulator.units import format_dollars, format_gib, format_percent, format_time
@@ -18,7 +18,7 @@ _NAMED = ("topology", "library", "device")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One quantity of all scenarios: numbers (None where one lacks it), and as text. against: ratios to the first."""
+    """One quantity of all scenarios: numbers (None where one lacks it), and as text."""
 
     name: str
     values: tuple[float | None, ...]
@@ -35,11 +35,6 @@ class Line:
 class _Quantity:
     value: Callable[[StepReport, Job], float | None]
     show: Callable[[float], str]
-
-
-def _run_cost(report: StepReport, job: Job) -> float | None:
-    run = costs_of(report, job).run
-    return None if run is None else run.typical
 
 
 _QUANTITIES: Mapping[str, _Quantity] = {
@@ -62,7 +57,7 @@ _QUANTITIES: Mapping[str, _Quantity] = {
         value=lambda r, j: costs_of(r, j).gpu_hours_per_million_tokens, show=lambda v: f"{v:.3g}"
     ),
     "days of the run": _Quantity(value=lambda r, j: costs_of(r, j).days, show=lambda v: f"{v:,.1f}"),
-    "cost of the run": _Quantity(value=_run_cost, show=format_dollars),
+    "cost of the run": _Quantity(value=run_dollars, show=format_dollars),
 }  # fmt: skip
 
 

@@ -62,6 +62,12 @@ def costs_of(report: StepReport, job: Job) -> Costs:
     )  # fmt: skip
 
 
+def run_dollars(report: StepReport, job: Job) -> float | None:
+    """The whole run at the stated price; None without a price or a goal."""
+    run = costs_of(report, job).run
+    return None if run is None else run.typical
+
+
 def _money(price: Cost | None, gpu_hours: float | None) -> Money | None:
     if price is None or gpu_hours is None:
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -34,8 +34,8 @@ _BAR, _SHORT_BAR = 28, 16
 def step_text(report: StepReport, job: Job, network: Network, block: str) -> Iterator[RenderableType]:
     """The report, piece by piece. block: the character that bars are drawn with."""
     yield Text(headline(report, job, network))
-    for verdict in sorted(verdicts(report, job), key=lambda v: v.ok):  # what is wrong comes first
-        yield _verdict_line(verdict)
+    for verdict in failing_first(verdicts(report, job)):
+        yield verdict_line(verdict)
         yield from _changes(verdict)
     yield Text(bound_sentence(report, job), style="bold")
     if len(report.waiting) > 1:
@@ -82,7 +82,13 @@ def _strategy(job: Job) -> str:
     return strategy_words(parallel.strategy, parallel.implemented_by)
 
 
-def _verdict_line(verdict: Verdict) -> Text:
+def failing_first(judged: Sequence[Verdict]) -> list[Verdict]:
+    """In the order in which they are told: what is wrong comes first."""
+    return sorted(judged, key=lambda verdict: verdict.ok)
+
+
+def verdict_line(verdict: Verdict) -> Text:
+    """``ok   memory: 51.2 GiB (limit ...): why``, or ``FAIL``."""
     mark, style = ("ok  ", "green") if verdict.ok else ("FAIL", "bold red")
     line = Text(f"{mark} {verdict.what}: {verdict.value} (limit {verdict.limit}): ", style=style)
     return line.append(verdict.why, style="default")

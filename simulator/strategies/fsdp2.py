@@ -30,7 +30,7 @@ from simulator.strategies.sharding import (
     buffer,
     computes_in,
     forward_visits,
-    gradient_bytes,
+    gradients_of,
     input_has_gradient,
     sharding,
 )
@@ -204,10 +204,7 @@ class _Step:
         if number not in self.sharded.owner:
             self.tape.add(backward_of(self.inputs, self.micro, number, grads=False))
             return
-        made = Buffer(
-            name=f"gradients {operation.name} @{self.micro}", kind="grads",
-            size_bytes=gradient_bytes(self.sharded, operation),
-        )  # fmt: skip
+        made = gradients_of(self.sharded, operation, self.micro)
         stays = self.reduction.keeps(self.sharded.owner[number], made.name)
         self.tape.add(backward_of(
             self.inputs, self.micro, number, grads=False, allocates=(made,), frees=() if stays else (made.name,)

@@ -217,9 +217,10 @@ def input_has_gradient(sharded: Sharding, index: int) -> bool:
     return any(operation.parameters for operation in sharded.model.operations[: sharded.units[index].first])
 
 
-def gradient_bytes(sharded: Sharding, operation: Operation) -> float:
+def gradients_of(sharded: Sharding, operation: Operation, micro: int) -> Buffer:
     """Gradients of an operation's parameters as autograd makes them: in the type of the gathered weights."""
-    return float(sum(tensor.numel for tensor in operation.parameters) * sharded.gather_bytes)
+    count = sum(tensor.numel for tensor in operation.parameters)
+    return buffer(f"gradients {operation.name} @{micro}", "grads", count, sharded.gather_bytes)
 
 
 # ---------------------------------------------------------------------------------------------------------- the tape

@@ -92,3 +92,4 @@ def test_whole_command_of_an_fsdp_step(
 
     cpu_s, said = benchmark.pedantic(run, rounds=3)
     print(f"\n{preset} on {nodes * 8:,} GPUs: {cpu_s:.2f} s of CPU; {said.splitlines()[-1]}")
+    assert said.splitlines()[-1].startswith(f"simulated 1 rank class of {nodes * 8} ranks")

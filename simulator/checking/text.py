@@ -1,17 +1,16 @@
-"""``simulator check`` as text: verdicts first, with what would mend them, then break-even and costs."""
+"""``simulator check`` as text: what would mend a failing scenario, break-even, costs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from simulator.checking.search import Cure
 from simulator.report.break_even import BreakEven
 from simulator.report.costs import PLANNED_MFU, Costs, Money
-from simulator.report.verdict import Verdict
 from simulator.units import (
     format_bandwidth,
     format_count,
@@ -24,37 +23,16 @@ from simulator.units import (
 MOST_CURES = 5
 
 
-class CureLine(NamedTuple):
-    """A change that was simulated: what to set, why, and what the step becomes."""
-
-    setting: str
-    why: str
-    step_time_s: float
-    gpu_s_per_token: float
-    peak_bytes: float
-    exposed_share: float
-    num_ranks: int
-    tokens_per_step: int
-
-
-def verdict_lines(verdicts: Sequence[Verdict]) -> Iterator[Text]:
-    """What fails first."""
-    for verdict in sorted(verdicts, key=lambda v: v.ok):
-        mark, style = ("ok  ", "green") if verdict.ok else ("FAIL", "bold red")
-        line = Text(f"{mark} {verdict.what}: {verdict.value} (limit {verdict.limit}): ", style=style)
-        yield line.append(verdict.why, style="default")
-
-
-def cure_table(cures: Sequence[CureLine], now_gpu_s_per_token: float) -> Table:
+def cure_table(cures: Sequence[Cure], now_gpu_s_per_token: float) -> Table:
     """The cheapest changes that mend everything; cost is GPU time per token against the scenario as it is."""
     title = "What mends it, simulated: the same batch first, then the cheapest"
     table = Table(title=title, title_justify="left", title_style="bold", pad_edge=False, box=None)
     for number, column in enumerate(("set", "step", "cost of a token", "memory", "exposed", "GPUs", "tokens a step")):
         table.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
     for cure in cures[:MOST_CURES]:
-        change = cure.gpu_s_per_token / now_gpu_s_per_token - 1
+        change, settings = cure.gpu_s_per_token / now_gpu_s_per_token - 1, " ".join(cure.change.overrides)
         table.add_row(
-            cure.setting, format_time(cure.step_time_s), f"{100 * change:+.1f} %", format_gib(cure.peak_bytes),
+            settings, format_time(cure.step_time_s), f"{100 * change:+.1f} %", format_gib(cure.peak_bytes),
             format_percent(cure.exposed_share), f"{cure.num_ranks:,}", format_count(cure.tokens_per_step),
         )  # fmt: skip
     return table
