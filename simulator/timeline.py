@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from simulator.plan import Plan, Task
 from simulator.schedule import Floats
@@ -31,6 +31,7 @@ class CollectiveCost:
     protocol: of the library; 'Simple' where messages are played. channels: thread blocks of the library's kernel, each
     on a core of its own; 0 where no model of the library says.
     latency_s: what launch, messages and waiting take, ``alone_s`` minus what its bytes need on the busiest link.
+    busiest_s: of each tier of links that it uses, the seconds that its busiest link needs for its bytes at full rate.
     """
 
     algorithm: str
@@ -44,6 +45,7 @@ class CollectiveCost:
     handed_over: str
     protocol: str = "Simple"
     channels: int = 0
+    busiest_s: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

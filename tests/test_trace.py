@@ -57,6 +57,7 @@ class Seen:
 
     slices: list[Slice] = field(default_factory=list)
     flows: dict[int, list[tuple[str, Slice]]] = field(default_factory=lambda: defaultdict(list))
+    meetings: dict[int, list[tuple[str, Slice]]] = field(default_factory=lambda: defaultdict(list))
     problems: list[str] = field(default_factory=list)
 
 
@@ -76,7 +77,8 @@ def perfetto(events: list[Event], clock: str = "rounds") -> Seen:
         elif not stack or not stack[-1].start <= start <= max(stack[-1].start, stack[-1].end - 1):
             seen.problems.append(f"{event} is outside the open slice")
         else:
-            seen.flows[event["id"]].append((event["ph"], stack[-1]))
+            arrows = seen.flows if event["cat"] == "dependency" else seen.meetings
+            arrows[event["id"]].append((event["ph"], stack[-1]))
     return seen
 
 
@@ -379,6 +381,56 @@ def test_an_arrow_leads_from_what_a_task_waited_for_to_the_last_on_another_lane(
             assert last.end_s == max(s.end_s for s in waited)
             assert last.ranks == span.ranks or all(s.end_s < last.end_s for s in waited if s.ranks == span.ranks)
     assert not arrows
+
+
+@some
+@given(TIMELINES)
+def test_an_arrow_leads_from_the_rank_that_comes_last_to_each_that_waits_for_it(timeline: Timeline) -> None:
+    events = events_of(timeline)
+    spans = dict(zip((e["args"]["correlation"] for e in kernels(events)), timeline.spans, strict=True))
+    arrows = {}
+    for ends in perfetto(events).meetings.values():
+        assert [phase for phase, _ in ends] == ["s", "f"]
+        last, waiting = (spans[end.event["args"]["correlation"]] for _, end in ends)
+        assert last.task is waiting.task
+        arrows[waiting.task.name, waiting.ranks] = last
+    for span in timeline.spans:
+        comes = [s.start_s for s in timeline.spans if s.task is span.task]
+        arrow = arrows.pop((span.task.name, span.ranks), None)
+        if arrow is not None:
+            assert arrow.start_s == max(comes)
+        elif isinstance(span.task, Communicate):
+            ended = min(s.end_s for s in timeline.spans if s.task is span.task)
+            assert max(comes) - span.start_s < 1.5e-9 or ended - max(comes) < 2.5e-9, "it waited for somebody"
+    assert not arrows
+
+
+def test_the_links_counter_shows_how_full_the_busiest_link_of_each_tier_is() -> None:
+    """A ring all-reduce of 8 MB over 4 ranks sends 12 MB over each link of 50 GB/s: 0.24 ms of the time it runs."""
+    plan = Plan(
+        title="ring", classes=one_class(), axes={"dp": ((0, 1, 2, 3),)},
+        tasks=(replace(collective("all-reduce bucket 0"), algorithm="ring"),),
+    )  # fmt: skip
+    timeline = simulate(plan, NETWORK)
+    (span,) = timeline.spans
+    full, none = ([*e["args"].values()] for e in counter(events_of(timeline), "busiest links (%)"))
+    needed_s = timeline.link_bytes.max() / timeline.link_bytes_per_s.max()
+    assert timeline.link_bytes.max() == pytest.approx(12e6)
+    assert full == pytest.approx([100 * needed_s / span.duration_s], abs=1e-3)
+    assert none == [0.0]
+
+
+def test_two_collectives_at_once_fill_a_link_to_a_hundred_percent_at_most() -> None:
+    tasks = tuple(
+        Communicate(
+            name=f"gather {lane}", op="all_gather", axis="dp", algorithm="ring", message_bytes=4e8, classes=("all",),
+            communicator=lane,
+        ) for lane in ("one", "two")
+    )  # fmt: skip
+    timeline = simulate(Plan(title="two", classes=one_class(), axes={"dp": ((0, 1, 2, 3),)}, tasks=tasks), NETWORK)
+    shares = [max(e["args"].values()) for e in counter(events_of(timeline), "busiest links (%)")]
+    assert max(shares) == pytest.approx(100.0, abs=1.0)
+    assert max(shares) <= 100.0
 
 
 @some

@@ -119,7 +119,7 @@ class CoflowMaker:
             algorithm=option.algorithm, group_size=len(groups[0]), num_steps=schedule.num_steps,
             num_messages=schedule.num_messages, sent_bytes_per_rank=float(schedule.sent_bytes().max()),
             alone_s=option.cost.latency_s + work_s, latency_s=option.cost.latency_s, fidelity=LIBRARY, handed_over="",
-            protocol=option.protocol, channels=self._channels(op, groups[0]),
+            protocol=option.protocol, channels=self._channels(op, groups[0]), busiest_s=self._busiest_s(link_bytes),
         )  # fmt: skip
         asked = link_bytes * option.cost.inflation / work_s if work_s > 0 else np.zeros_like(link_bytes)
         return Coflow(
@@ -164,6 +164,12 @@ class CoflowMaker:
         """Seconds that the busiest link needs for its bytes."""
         return float((link_bytes / self.network.capacity_bytes_per_s).max(initial=0.0))
 
+    def _busiest_s(self, link_bytes: Floats) -> dict[str, float]:
+        """Of each tier that carries any, the seconds that its busiest link needs."""
+        needs = np.zeros(len(self.network.tiers))
+        np.maximum.at(needs, self.network.tier_of_link, link_bytes / self.network.capacity_bytes_per_s)
+        return {tier: float(need) for tier, need in zip(self.network.tiers, needs, strict=True) if need > 0}
+
     def _alone(self, schedule: Schedule, group: tuple[int, ...]) -> _Played:
         return _Played(schedule, simulate_collective(schedule, self.wires(group), max_work=MAX_WORK))
 
@@ -178,7 +184,7 @@ class CoflowMaker:
             algorithm=first.schedule.algorithm, group_size=len(groups[0]), num_steps=slowest.num_steps,
             num_messages=slowest.num_messages, sent_bytes_per_rank=max(float(o.sent_bytes.max()) for o in outcomes),
             alone_s=alone_s, latency_s=latency_s, fidelity=slowest.fidelity,
-            handed_over=slowest.handed_over,
+            handed_over=slowest.handed_over, busiest_s=self._busiest_s(link_bytes),
         )  # fmt: skip
         asked = link_bytes / busiest_s if busiest_s > 0 else np.zeros_like(link_bytes)
         return Coflow(

@@ -66,7 +66,8 @@ class Network:
 
     ``node_of_gpu`` (num_gpus,) is the host, ``domain_of_gpu`` (num_gpus,) the scale-up domain: the host,
     or the whole rack of an NVL72, or the slice of a torus. ``rails`` counts the NICs a node drives
-    at once, 0 without NICs. ``capacity_bytes_per_s`` and ``latency_s`` are (num_links,). ``pxn``: a message
+    at once, 0 without NICs. ``capacity_bytes_per_s`` and ``latency_s`` are (num_links,), and so is ``tier_of_link``,
+    each link's place in ``tiers``, the names of the kinds of links. ``pxn``: a message
     to another rail first goes to the local GPU of that rail and leaves by its NIC. ``library`` is the communication
     library's profile; ``generation`` (of the GPUs), ``fabric`` and ``cpu`` choose among its constants.
     """
@@ -86,6 +87,8 @@ class Network:
     link_names: tuple[tuple[str, str], ...]
     capacity_bytes_per_s: Floats
     latency_s: Floats
+    tiers: tuple[str, ...]
+    tier_of_link: Ints
     library: AlphaBetaLibrary | NcclLibrary
     generation: Generation | None = None
     fabric: Fabric = "infiniband"
@@ -132,6 +135,7 @@ def assemble(
         raise NetworkError(f"{name}: no GPU among {len(places)} nodes; switches, NICs and hosts hold no rank")
     _check_connected(name, places, ends)
     link_names = tuple(pair for cable in cables for pair in ((cable.a, cable.b), (cable.b, cable.a)))
+    tiers = tuple(dict.fromkeys(cable.wire.tier for cable in cables))
     hosts = _dense([place.node if place.node is not None else -1 - i for i, place in enumerate(gpus)])
     return Network(
         name=name, kind=kind, routing=routing, graph=_graph(name, places, cables),
@@ -141,6 +145,7 @@ def assemble(
         torus_shape=torus_shape, torus_wrap=torus_wrap, link_names=link_names,
         capacity_bytes_per_s=_frozen(np.repeat([cable.wire.bytes_per_s for cable in cables], 2).astype(np.float64)),
         latency_s=_frozen(np.repeat([cable.wire.latency_s for cable in cables], 2).astype(np.float64)),
+        tiers=tiers, tier_of_link=np.repeat(_dense([tiers.index(cable.wire.tier) for cable in cables]), 2),
         library=library,
     )  # fmt: skip
 
@@ -166,7 +171,7 @@ def rewired(network: Network, share: Floats) -> Network:
     return replace(
         network, graph=nx.freeze(graph), link_names=tuple(network.link_names[link] for link in kept.tolist()),
         capacity_bytes_per_s=_frozen((network.capacity_bytes_per_s * share)[kept]),
-        latency_s=_frozen(network.latency_s[kept]),
+        latency_s=_frozen(network.latency_s[kept]), tier_of_link=_frozen(network.tier_of_link[kept]),
         routing="shortest" if network.routing == "dimension-order" and not whole else network.routing,
     )  # fmt: skip
 

@@ -1,4 +1,6 @@
-"""Counters of a trace: what a rank sends and what its memory holds, over time; and how a trace writes times. Pure."""
+"""Counters of a trace: what a rank sends, how full links are and what memory holds, over time; and how a trace writes
+times. Pure.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import numpy as np
 
 from simulator.plan import MEMORY_KINDS, Communicate, RankClass
 from simulator.report.memory import class_memory
-from simulator.timeline import Timeline
+from simulator.timeline import Span, Timeline
 
 Event = dict[str, object]
 
@@ -31,18 +33,41 @@ def _counter(name: str, pid: int, thread: int, nanoseconds: int, values: Event) 
 
 def sending(timeline: Timeline, ranks: RankClass, thread: int) -> Iterator[Event]:
     """What the rank sends, in GB/s: bytes of each collective over its time, added up where they overlap."""
-    changes: dict[int, dict[str, float]] = {}
+    for time, active in _running(timeline, ranks):
+        sent = sum(timeline.costs[s.task.name].sent_bytes_per_rank / s.duration_s for s in active)
+        yield _counter("sent", ranks.representative, thread, time, {"GB/s": round(sent / 1e9, 6)})
+
+
+def links_used(timeline: Timeline, ranks: RankClass, thread: int) -> Iterator[Event]:
+    """How full the busiest link of each tier is, in percent, by the collectives that the rank takes part in.
+
+    The mean over each collective; of those that overlap the sum, at most 100: their busiest links need not be the same.
+    """
+    used = dict.fromkeys(tier for cost in timeline.costs.values() for tier in cost.busiest_s)
+    if not used:
+        return
+    for time, active in _running(timeline, ranks):
+        values: Event = {}
+        for tier in used:
+            share = sum(timeline.costs[s.task.name].busiest_s.get(tier, 0.0) / s.duration_s for s in active)
+            values[tier] = round(100.0 * min(share, 1.0), 3)
+        yield _counter("busiest links (%)", ranks.representative, thread, time, values)
+
+
+def _running(timeline: Timeline, ranks: RankClass) -> Iterator[tuple[int, list[Span]]]:
+    """At each nanosecond at which a collective of the rank starts or ends: those that run from then on."""
+    starts: dict[int, list[Span]] = {}
+    ends: dict[int, set[str]] = {}
     for span in timeline.of_class(ranks.name):
         start, end = ns(span.start_s), ns(span.end_s)
         if isinstance(span.task, Communicate) and end > start:
-            rate = timeline.costs[span.task.name].sent_bytes_per_rank / span.duration_s
-            changes.setdefault(start, {})[span.task.name] = rate
-            changes.setdefault(end, {})[span.task.name] = 0.0
-    active: dict[str, float] = {}
-    for time in sorted(changes):
-        active = {name: rate for name, rate in (active | changes[time]).items() if rate}
-        values: Event = {"GB/s": round(sum(active.values()) / 1e9, 6)}
-        yield _counter("sent", ranks.representative, thread, time, values)
+            starts.setdefault(start, []).append(span)
+            ends.setdefault(end, set()).add(span.task.name)
+    active: list[Span] = []
+    for time in sorted({*starts, *ends}):
+        over = ends.get(time, set())
+        active = [span for span in active if span.task.name not in over] + starts.get(time, [])
+        yield time, active
 
 
 def memory_counter(timeline: Timeline, ranks: RankClass, thread: int) -> Iterator[Event]:

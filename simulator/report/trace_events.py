@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from simulator.plan import COMPUTE_LANE, Communicate, Compute, Plan, RankClass
 from simulator.report.intervals import Interval, minus, total, union
 from simulator.report.lanes import host_lane
-from simulator.report.trace_counters import Event, memory_counter, ns, sending, us
-from simulator.report.trace_flows import Flow, flows_of, key
+from simulator.report.trace_counters import Event, links_used, memory_counter, ns, sending, us
+from simulator.report.trace_flows import Flow, Meeting, flows_of, key, meetings_of
 from simulator.timeline import Span, Timeline
 
 #: Thread of the step, its phases and its layers. PyTorch computes on CUDA's stream 7; NCCL gets later ones.
@@ -57,6 +57,7 @@ def trace_events(timeline: Timeline, shown: Sequence[RankClass]) -> Iterator[Eve
         yield from _host_events(timeline, ranks)
     for ranks in shown:
         yield from sending(timeline, ranks, STEP_THREAD)
+        yield from links_used(timeline, ranks, STEP_THREAD)
         yield from memory_counter(timeline, ranks, STEP_THREAD)
 
 
@@ -130,6 +131,10 @@ def _kernels(timeline: Timeline, pids: Mapping[str, int], streams: Mapping[str, 
     """What runs on the streams: a slice per span, and around a collective one that says which it is."""
     spans = [span for span in timeline.spans if span.ranks in pids]
     flows, busy = flows_of(spans), _busy(spans)
+    meetings: dict[tuple[str, str], list[Meeting]] = {}
+    for meeting in meetings_of(timeline.plan, spans):
+        for end in (meeting.last, meeting.waiting):
+            meetings.setdefault(key(end), []).append(meeting)
     for number, span in enumerate(spans, start=1):
         pid, stream = pids[span.ranks], streams[span.task.lane]
         args: Event = {"stream": stream, "device": pid, "correlation": number, "alone_us": us(ns(span.alone_s))}
@@ -143,6 +148,8 @@ def _kernels(timeline: Timeline, pids: Mapping[str, int], streams: Mapping[str, 
         yield _Track(pid=pid, tid=stream, cat="kernel").slice(name, span.start_s, span.end_s, args)
         for flow in flows.get(key(span), ()):
             yield _flow_event(flow, span, pid, stream)
+        for meeting in meetings.get(key(span), ()):
+            yield from _meeting_event(meeting, span, pid, stream)
 
 
 def _busy(spans: Iterable[Span]) -> dict[str, list[Interval]]:
@@ -190,6 +197,18 @@ def _flow_event(flow: Flow, span: Span, pid: int, stream: int) -> Event:
         late = end - min(1000, (end - start + 1) // 2)
         return {"ph": "s", **event, "ts": us(late)}
     return {"ph": "f" if span is flow.target else "t", "bp": "e", **event, "ts": us(start)}
+
+
+def _meeting_event(meeting: Meeting, span: Span, pid: int, stream: int) -> Iterator[Event]:
+    """An end of the arrow from the rank that comes last, where it comes, to one that waits, a nanosecond later: of
+    events at the same time Perfetto takes the first in the file first.
+    """
+    time, last, waiting = ns(meeting.last.start_s), meeting.last, meeting.waiting
+    if not (ns(waiting.start_s) < time < ns(waiting.end_s) - 1 and time < ns(last.end_s)):
+        return  # within so little they meet at once
+    event: Event = {"cat": "meeting", "name": "last to come", "id": meeting.number, "pid": pid, "tid": stream}
+    end: Event = {"ph": "s", "ts": us(time)} if span is last else {"ph": "f", "bp": "e", "ts": us(time + 1)}
+    yield {**end, **event}
 
 
 def _host_events(timeline: Timeline, ranks: RankClass) -> Iterator[Event]:

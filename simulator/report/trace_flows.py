@@ -1,11 +1,15 @@
-"""The arrows of a trace: for each span, the one thing on another lane that it waited for to the last. Pure."""
+"""The arrows of a trace. Pure.
+
+For each span, the one thing on another lane that it waited for to the last; and between ranks, for each collective,
+from the rank that comes last to those that wait for it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from simulator.plan import Compute
+from simulator.plan import Communicate, Compute, Plan, kin_of
 from simulator.timeline import Span
 
 
@@ -17,6 +21,15 @@ class Flow:
     source: Span
     through: Span | None
     target: Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meeting:
+    """``waiting`` was in a collective, on another rank, before ``last`` came, with which it could begin."""
+
+    number: int
+    last: Span
+    waiting: Span
 
 
 def key(span: Span) -> tuple[str, str]:
@@ -71,3 +84,23 @@ def _copied(spans: Sequence[Span]) -> dict[tuple[str, str], Span]:
         elif span.ranks in latest:
             found[key(span)] = latest[span.ranks]
     return found
+
+
+def meetings_of(plan: Plan, spans: Sequence[Span]) -> list[Meeting]:
+    """Meetings between ``spans`` (in timeline order), numbered behind their flows; none of ranks that come at once."""
+    together: dict[str, dict[str, tuple[str, ...]]] = {}
+    calls: dict[tuple[str, tuple[str, ...]], list[Span]] = {}
+    for span in spans:
+        if isinstance(span.task, Communicate):
+            axis = span.task.axis
+            if axis not in together:
+                together[axis] = {ranks: kin.classes for ranks, kin in kin_of(plan, axis).items()}
+            calls.setdefault((span.task.name, together[axis].get(span.ranks, ())), []).append(span)
+    found = [
+        (max(call, key=lambda span: span.start_s), span)
+        for call in calls.values() if len(call) > 1 for span in call
+    ]  # fmt: skip
+    apart = [(last, span) for last, span in found if span.start_s < last.start_s < span.end_s]
+    return [
+        Meeting(number=len(spans) + number, last=last, waiting=span) for number, (last, span) in enumerate(apart, 1)
+    ]  # fmt: skip
