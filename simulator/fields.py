@@ -60,6 +60,7 @@ Tokens = Annotated[
     BeforeValidator(_Quantity(units.parse_count, "1", "1e18")),
     WithJsonSchema({"type": ["string", "number"], "examples": ["15T"], "description": "a number, such as '15T'"}),
 ]
+Dollars = Annotated[float, *_quantity(units.parse_dollars, "$1.2M", "$0.01", "$1000000B")]
 Price = Annotated[float, *_quantity(units.parse_price, "$2.50/h", "$0.000001/h", "$1000000/h")]
 
 

@@ -23,11 +23,13 @@ from simulator.fault import Fault
 from simulator.fields import (
     BytesOrZero,
     Count,
+    Dollars,
     Frozen,
     Items,
     Share,
     ShareOrZero,
     Text,
+    Time,
     errors_at,
 )
 from simulator.library import AnyLibrary
@@ -156,6 +158,8 @@ class Limits(Frozen):
     memory: Share = Field(
         default=1.0, description="share of the device memory that may be used", json_schema_extra={"default": "100%"}
     )
+    time: Time | None = Field(default=None, description="longest time of the whole run, such as 30 days")
+    cost: Dollars | None = Field(default=None, description="what the whole run may cost, such as $1.2M")
 
 
 class Engine(Frozen):
@@ -229,7 +233,7 @@ class Scenario(Frozen):
     @classmethod
     def _asks_one_question(cls, data: Any, handler: ModelWrapValidatorHandler[Scenario]) -> Scenario:
         """Checks across keys, reported together with the errors inside them."""
-        problems = _question_problems(data) if isinstance(data, dict) else []
+        problems = [*_question_problems(data), *_unanswerable_limits(data)] if isinstance(data, dict) else []
         try:
             scenario = handler(data)
         except ValidationError as error:
@@ -265,3 +269,17 @@ def _question_problems(data: dict[str, Any]) -> list[tuple[tuple[str | int, ...]
     if has_train and "model" in given and not without_lengths and "seq_len" not in (train_keys or ()):
         problems.append((("train", "seq_len"), ""))
     return problems
+
+
+def _unanswerable_limits(data: dict[str, Any]) -> list[tuple[tuple[str | int, ...], str]]:
+    """Limits on the whole run need to know how long it is, and what an hour costs."""
+    limits, goal = data.get("limits"), data.get("goal")
+    if not isinstance(limits, dict):
+        return []
+    tokens = isinstance(goal, Goal) or (isinstance(goal, dict) and goal.get("tokens") is not None)
+    lacking = {"time": [] if tokens else ["goal.tokens"], "cost": [] if tokens else ["goal.tokens"]}
+    lacking["cost"] += [] if data.get("cost") is not None else ["cost"]
+    return [
+        (("limits", key), f"needs {' and '.join(names)} in the scenario")
+        for key, names in lacking.items() if names and limits.get(key) is not None
+    ]  # fmt: skip

@@ -26,6 +26,7 @@ _RATE_SUFFIX = re.compile(r"(.*?)(/s|ps|/sec)\Z")
 _FLOP_UNIT = re.compile(r"([kKMGTPE]?)(?:FLOPS|FLOP/s|FLOPs/s|FLOPs|flops|flop/s)\Z")
 _FLOP_COUNT_UNIT = re.compile(r"([kKMGTPE]?)(?:FLOP|FLOPs|flop)\Z")
 _PRICE = re.compile(r"\s*\$\s*(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)\s*/\s*(h|hr|hour|s|min|d|day)\s*\Z")
+_DOLLARS = re.compile(r"\s*\$\s*(\d[\d_,]*\.?\d*)\s*([kMBT]?)\s*\Z")
 _PRICE_PER = {"h": 1.0, "hr": 1.0, "hour": 1.0, "min": 60.0, "s": 3600.0, "d": 1 / 24, "day": 1 / 24}
 
 
@@ -154,6 +155,14 @@ def parse_price(text: object) -> float:
     if not math.isfinite(value):
         raise UnitError("must be a finite number; expected a price such as '$2.50/h'")
     return value
+
+
+def parse_dollars(text: object) -> float:
+    """``"$1.2M"`` -> ``1.2e6`` US dollars; ``"$250,000"`` is read too. Raises UnitError."""
+    match = _DOLLARS.match(text) if isinstance(text, str) else None
+    if match is None:
+        raise UnitError("expected an amount such as '$250' or '$1.2M'")
+    return parse_count(match[1].replace(",", "") + match[2])
 
 
 def _scaled(value: float, steps: tuple[tuple[float, str], ...], digits: int) -> str:

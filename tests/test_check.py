@@ -10,11 +10,15 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from simulator.answer import cluster_network
+from simulator.checking.changes import changes_of
 from simulator.checking.conditions import parse_condition
 from simulator.checking.judgements import USUAL_EXPOSED
 from simulator.checking.overriding import merged
 from simulator.cli.check import check
 from simulator.errors import ScenarioError
+from simulator.load import load_scenario
+from simulator.planner import make_job
 
 H100, MFU = 989.4e12, 0.4
 
@@ -178,6 +182,78 @@ def test_without_a_price_no_money_is_told(tmp_path: Path) -> None:
 def test_a_price_needs_a_unit_a_day_and_a_range_around_it(tmp_path: Path, cost: dict[str, Any], words: str) -> None:
     with pytest.raises(ScenarioError, match=words):
         asked(llama(tmp_path / "s.yaml", cost=cost))
+
+
+COST = {"gpu_hour": "$2.50/h", "as_of": "2026-11"}
+
+
+def test_limits_on_the_whole_run_are_judged_by_its_days_and_its_price(tmp_path: Path) -> None:
+    path = llama(tmp_path / "s.yaml", cost=COST, goal={"tokens": "100B"})
+    costs = told(path, "--no-search")["cost"]
+    days, dollars = costs["days"], costs["run"]["typical"]
+    assert dollars == pytest.approx(days * 24 * 16 * 2.5)
+    for factor, holds in ((1.01, True), (0.99, False)):
+        found = told(
+            path, f"limits.time={days * factor:.6f} days", f"limits.cost=${dollars * factor:.2f}", "--no-search"
+        )  # fmt: skip
+        judged = {v["what"]: v["ok"] for v in found["verdicts"]}
+        assert judged["time of the run"] is judged["cost of the run"] is holds
+        assert found["feasible"] is holds
+
+
+@pytest.mark.parametrize(
+    ("limits", "blocks", "words"),
+    [
+        ({"time": "30 days"}, {}, "limits.time: needs goal.tokens in the scenario"),
+        ({"cost": "$1M"}, {}, "limits.cost: needs goal.tokens and cost in the scenario"),
+        ({"cost": "$1M"}, {"goal": {"tokens": "1T"}}, "limits.cost: needs cost in the scenario"),
+        ({"cost": "1M"}, {"goal": {"tokens": "1T"}, "cost": COST}, "expected an amount such as '.250'"),
+        ({"time": 30}, {"goal": {"tokens": "1T"}}, "has no unit"),
+    ],
+)
+def test_a_limit_on_the_run_needs_a_run(
+    tmp_path: Path, limits: dict[str, Any], blocks: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ScenarioError, match=words):
+        asked(llama(tmp_path / "s.yaml", limits=limits, **blocks))
+
+
+@pytest.mark.parametrize(
+    ("parallel", "sizes"),
+    [
+        ({"strategy": "fsdp"}, [8, 16, 32]), ({"strategy": "hsdp"}, [16, 32]),
+        ({"strategy": "hsdp", "shard_size": 16}, [8, 32]),
+    ],
+)  # fmt: skip
+def test_shards_are_tried_over_one_node_and_over_more_up_to_half_of_all(
+    tmp_path: Path, parallel: dict[str, Any], sizes: list[int]
+) -> None:
+    cluster = {"topology": "dgx-h100", "nodes": 8}
+    scenario = load_scenario(llama(tmp_path / "s.yaml", cluster=cluster, parallel=parallel))
+    network = cluster_network(scenario)
+    tried = [c.overrides[0] for c in changes_of(make_job(scenario, network), network)]
+    found = [int(text.rpartition(" ")[2].rstrip("}")) for text in tried if "shard_size" in text]
+    assert found == sizes
+
+
+@pytest.mark.parametrize(
+    ("parallel", "precision", "offered"),
+    [
+        ({"strategy": "ddp"}, "bf16-mixed", "parallel.comm_hook=bf16"),
+        ({"strategy": "ddp", "comm_hook": "bf16"}, "bf16-mixed", ""),
+        ({"strategy": "ddp"}, "bf16", ""),
+        ({"strategy": "fsdp", "reshard_after_forward": False}, "bf16-mixed", "parallel.reduce_dtype=bf16"),
+        ({"strategy": "fsdp", "reduce_dtype": "bf16"}, "bf16-mixed", ""),
+    ],
+)  # fmt: skip
+def test_16_bit_gradients_are_offered_where_they_are_not_sent_yet(
+    tmp_path: Path, parallel: dict[str, Any], precision: str, offered: str
+) -> None:
+    path = llama(tmp_path / "s.yaml", parallel=parallel)
+    scenario = load_scenario(path, [f"train.precision={precision}"])
+    network = cluster_network(scenario)
+    tried = [o for c in changes_of(make_job(scenario, network), network) for o in c.overrides]
+    assert [o for o in tried if "comm_hook" in o or "reduce_dtype" in o] == ([offered] if offered else [])
 
 
 # ----------------------------------------------------------------------------------------------------------- conditions

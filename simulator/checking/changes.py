@@ -83,12 +83,23 @@ def _strategies(job: Job, network: Network) -> Iterator[Change]:
     for name, why in _STRATEGIES:
         if name != now:
             yield Change(overrides=(f"parallel={{strategy: {name}}}",), why=why)
-    per_node = job.num_ranks // max(1, network.num_nodes)
-    if network.num_nodes > 1 and per_node > 1:
+    for size in _shard_sizes(job, network):
+        hosts = size * network.num_nodes // job.num_ranks
+        inside = "inside a node" if hosts <= 1 else f"over {hosts} nodes"
         yield Change(
-            overrides=(f"parallel={{strategy: hsdp, shard_size: {per_node}}}",),
-            why="states sharded inside a node, replicated across nodes",
+            overrides=(f"parallel={{strategy: hsdp, shard_size: {size}}}",),
+            why=f"states sharded {inside}, replicated across",
         )
+
+
+def _shard_sizes(job: Job, network: Network) -> Iterator[int]:
+    """GPUs of a node, of 2, 4, ... nodes, up to half of all, that are not what the scenario has."""
+    size = job.num_ranks // max(1, network.num_nodes)
+    now = job.scenario.parallel.shard_size or size if job.scenario.parallel.strategy == "hsdp" else None
+    while 1 < size <= job.num_ranks // 2:
+        if job.num_ranks % size == 0 and size != now:
+            yield size
+        size *= 2
 
 
 def _details(job: Job) -> Iterator[Change]:
@@ -103,10 +114,15 @@ def _details(job: Job) -> Iterator[Change]:
             )
             for cap in (10, 50, 100, 200):
                 yield Change(overrides=(f"parallel.bucket_cap={cap} MiB",), why="buckets of another size")
-        yield Change(overrides=("parallel.comm_hook=bf16",), why="gradients sent in 16 bits")
-    if parallel.strategy in ("fsdp", "hsdp") and parallel.reshard_after_forward is True:
-        yield Change(overrides=("parallel.reshard_after_forward=false",), why="weights kept from forward to backward")
-        yield Change(overrides=("parallel.reduce_dtype=bf16",), why="gradients sent in 16 bits")
+        if parallel.comm_hook == "none" and job.inputs.precision.reduce_bytes > 2:
+            yield Change(overrides=("parallel.comm_hook=bf16",), why="gradients sent in 16 bits")
+    if parallel.strategy in ("fsdp", "hsdp"):
+        if parallel.reshard_after_forward is True:
+            yield Change(
+                overrides=("parallel.reshard_after_forward=false",), why="weights kept from forward to backward"
+            )
+        if parallel.reduce_dtype != "bf16" and job.inputs.precision.reduce_bytes > 2:
+            yield Change(overrides=("parallel.reduce_dtype=bf16",), why="gradients sent in 16 bits")
 
 
 def _larger_batches(job: Job) -> Iterator[Change]:

@@ -12,7 +12,7 @@ from simulator import units
 from simulator.errors import ScenarioError, UnitError
 from simulator.job import Job
 from simulator.problems import nearest
-from simulator.report.costs import costs_of, run_dollars
+from simulator.report.costs import run_dollars, run_s
 from simulator.report.metrics import StepReport
 from simulator.report.verdict import Verdict
 
@@ -32,18 +32,6 @@ class Metric:
     words: str
 
 
-def _dollars(text: object) -> float:
-    match = re.fullmatch(r"\s*\$\s*(\d[\d_,]*\.?\d*)\s*([kMBT]?)\s*", str(text))
-    if match is None:
-        raise UnitError("expected an amount such as '$250' or '$1.2M'")
-    return units.parse_count(match[1].replace(",", "") + match[2])
-
-
-def _days(report: StepReport, job: Job) -> float | None:
-    days = costs_of(report, job).days
-    return None if days is None else days * 86_400.0
-
-
 METRICS: Final[Mapping[str, Metric]] = {
     "exposed": Metric(
         parse=units.parse_fraction, value=lambda r, _: r.exposed_share, show=units.format_percent,
@@ -57,8 +45,8 @@ METRICS: Final[Mapping[str, Metric]] = {
     "tokens_per_s": Metric(
         parse=units.parse_count, value=lambda r, _: r.tokens_per_s, show=lambda v: f"{v:,.0f}", words="tokens/s"
     ),
-    "time": Metric(parse=units.parse_time, value=_days, show=units.format_time, words="time of the run"),
-    "cost": Metric(parse=_dollars, value=run_dollars, show=units.format_dollars, words="cost of the run"),
+    "time": Metric(parse=units.parse_time, value=run_s, show=units.format_time, words="time of the run"),
+    "cost": Metric(parse=units.parse_dollars, value=run_dollars, show=units.format_dollars, words="cost of the run"),
 }  # fmt: skip
 #: What a scenario must state for a metric to exist.
 _NEEDS: Final = {"time": "goal.tokens", "cost": "goal.tokens and cost", "mfu": "a device"}

@@ -68,6 +68,12 @@ def run_dollars(report: StepReport, job: Job) -> float | None:
     return None if run is None else run.typical
 
 
+def run_s(report: StepReport, job: Job) -> float | None:
+    """Seconds of the whole run; None without a goal."""
+    days = costs_of(report, job).days
+    return None if days is None else days * _DAY_S
+
+
 def _money(price: Cost | None, gpu_hours: float | None) -> Money | None:
     if price is None or gpu_hours is None:
         return None

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from simulator.job import Job
 from simulator.report.advice import Change, changes, whole_bytes
+from simulator.report.costs import costs_of
 from simulator.report.lanes import slowest
 from simulator.report.metrics import CollectiveUse, StepReport
 from simulator.report.slack import slack_of
-from simulator.units import format_bandwidth, format_bytes, format_gib, format_percent, format_time
+from simulator.units import format_bandwidth, format_bytes, format_dollars, format_gib, format_percent, format_time
 
 #: Kinds of memory in the words of reports.
 KIND_WORDS = {
@@ -75,7 +77,24 @@ def _why_not_fit(report: StepReport, job: Job, over: float) -> str:
 
 def verdicts(report: StepReport, job: Job) -> list[Verdict]:
     """All judgements that the scenario asks for: an answer is feasible when each is ok."""
-    return [v for v in (memory_verdict(report, job), exposed_verdict(report, job)) if v is not None]
+    found = (memory_verdict(report, job), exposed_verdict(report, job), *_run_verdicts(report, job))
+    return [verdict for verdict in found if verdict is not None]
+
+
+def _run_verdicts(report: StepReport, job: Job) -> Iterator[Verdict]:
+    """Whether the whole run keeps ``limits.time`` and ``limits.cost``."""
+    limits, costs = job.scenario.limits, costs_of(report, job)
+    if limits.time is not None and costs.days is not None and costs.steps is not None:
+        days, most = costs.days, limits.time / 86_400.0
+        yield Verdict(
+            what="time of the run", ok=days <= most, value=f"{days:,.3g} days", limit=f"{most:,.3g} days",
+            why=f"{costs.steps:,.0f} steps of {format_time(report.step_time_s, 3)}",
+        )  # fmt: skip
+    if limits.cost is not None and costs.run is not None and costs.gpu_hours is not None:
+        yield Verdict(
+            what="cost of the run", ok=costs.run.typical <= limits.cost, value=format_dollars(costs.run.typical),
+            limit=format_dollars(limits.cost), why=f"{costs.gpu_hours:,.0f} GPU-hours",
+        )  # fmt: skip
 
 
 def exposed_verdict(report: StepReport, job: Job) -> Verdict | None:
