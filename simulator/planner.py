@@ -128,10 +128,11 @@ def _step_inputs(scenario: Scenario, train: Train, device: DeviceSpec | None, ne
     host = host_costs(scenario, None if model.measured else device)
     host = replace(host, syncs=train.host_syncs == "micro_batch")
     if device is None and not model.measured:
-        raise ScenarioError(
-            f"cluster.topology: '{scenario.cluster.spec.name}' names no device, so the time of {model.name} is "
-            "unknown; add 'device: NAME' to the topology, or give measured 'layers'"
+        told = (
+            f"'{scenario.cluster.spec.name}' names no device, so the time of {model.name} is unknown; add 'device: "
+            "NAME' to the topology, or give measured 'layers'"
         )
+        raise ScenarioError(scenario.describe(("cluster", "topology"), told))
     if model.measured:
         times = [(op.forward_s or 0.0, op.backward_s or 0.0) for op in model.operations]
         optimizer_s, copy_rate, launch_s = 0.0, math.inf, 0.0

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner, Result
+from command_line import ROOT
 
 from simulator.answer import cluster_network
 from simulator.checking.changes import changes_of
@@ -102,8 +103,8 @@ def test_a_step_that_fits_and_hides_is_fine(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_model_that_does_not_fit_does_with_the_first_advice(tmp_path: Path) -> None:
-    path = llama(tmp_path / "s.yaml", model={"preset": "llama-3-8b"})
+def test_a_model_that_does_not_fit_does_with_the_first_advice() -> None:
+    path = str(ROOT / "scenarios/llama-8b-does-not-fit.yaml")
     before = told(path)
     assert not before["feasible"]
     advice = before["verdicts"][0]["try"]
@@ -118,12 +119,8 @@ def test_a_model_that_does_not_fit_does_with_the_first_advice(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_communication_that_does_not_hide_does_with_the_first_advice(tmp_path: Path) -> None:
-    """Two workstations on 10 GbE send 124 M gradients in every step of one short sequence."""
-    path = llama(
-        tmp_path / "s.yaml", cluster={"topology": "workstations-10gbe", "nodes": 2}, model={"preset": "gpt2"},
-        train={"seq_len": 1024, "micro_batch": 4, "grad_accumulation": 1},
-    )  # fmt: skip
+def test_communication_that_does_not_hide_does_with_the_first_advice() -> None:
+    path = str(ROOT / "scenarios/gpt2-two-workstations-10gbe.yaml")
     before = told(path)
     assert before["exposed_share"] > USUAL_EXPOSED
     advice = before["verdicts"][1]["try"]

@@ -17,7 +17,7 @@ from command_line import ROOT, Result, python, simulator
 FOLDER = ROOT / "scenarios"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 #: Scenarios whose answer is "infeasible"; all others end with exit code 0.
-INFEASIBLE = {"llama-8b-does-not-fit"}
+INFEASIBLE = {"llama-8b-does-not-fit", "llama-2-70b-8xa100-does-not-fit", "gpt2-two-workstations-10gbe"}
 
 
 def run(name: str, *more: str) -> Result:
@@ -75,6 +75,7 @@ for name in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_two_processes_with_other_hash_seeds_print_the_same_bytes() -> None:
     names = [name for name in NAMES if name != "all-reduce-16384-ranks"]  # two seconds, and no set in its way
 
@@ -84,7 +85,8 @@ def test_two_processes_with_other_hash_seeds_print_the_same_bytes() -> None:
     with ThreadPoolExecutor(2) as both:
         first, second = both.map(run_all, ("0", "4711"))
     assert first.out == second.out
-    assert first.out.count("fidelity coflow") == len(names) - 2  # all but the two collectives are training steps
+    steps = [name for name in names if "\nmodel:" in (FOLDER / f"{name}.yaml").read_text(encoding="utf-8")]
+    assert first.out.count("fidelity coflow") == len(steps)
     assert not first.err + second.err
 
 

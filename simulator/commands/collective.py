@@ -10,9 +10,9 @@ import click
 from simulator.collective_rows import Field, crossovers, make_field, rows_of, ways_of
 from simulator.collectives import ALGORITHMS, AUTO, OPERATIONS
 from simulator.engine.vector import NotExactError
-from simulator.errors import ScenarioError, UnitError, UnsupportedError
+from simulator.errors import NetworkError, ScenarioError, UnitError, UnsupportedError
 from simulator.library import NcclLibrary
-from simulator.load import load_library, load_topology, with_library
+from simulator.load import is_path, load_library, load_topology, with_library
 from simulator.placing import Asked, Placed, places, words
 from simulator.report.console import console
 from simulator.report.rows_plot import plot_rows
@@ -46,7 +46,7 @@ def collective(
         raise click.UsageError("--explain adds tables; it goes with text and --json, not with --csv")
     spec = _spec(topology, library, alpha, bandwidth)
     asked = Asked(ranks, nodes, gpus_per_node, groups, faults)
-    placed, described = places(spec, asked), where(spec) + words(nodes, gpus_per_node, faults)
+    placed, described = _placed(topology, spec, asked), where(spec) + words(nodes, gpus_per_node, faults)
     for p, _, _ in placed:
         if not 0 <= root < p:
             raise ScenarioError(f"--root: {root} is not one of the {p} ranks 0 .. {p - 1}")
@@ -89,6 +89,14 @@ def _spec(topology: str, library: str | None, alpha: str | None, bandwidth: str 
             raise ScenarioError(f"--{key} describes a uniform network; '{topology}' is {spec.kind}")
         changes[key] = _quantity(f"--{key}", text, parse, positive=key == "bandwidth")
     return spec.model_copy(update=changes)
+
+
+def _placed(topology: str, spec: TopologySpec, asked: Asked) -> list[Placed]:
+    try:
+        return places(spec, asked)
+    except NetworkError as error:
+        of_file = is_path(topology) and not str(error).startswith("--")
+        raise NetworkError(f"{topology}: {error}" if of_file else str(error)) from None
 
 
 def _quantity(flag: str, text: str, parse: Callable[[object], float], *, positive: bool = False) -> float:

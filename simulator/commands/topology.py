@@ -12,8 +12,8 @@ from rich.table import Table
 
 from simulator import shipped
 from simulator.device import DeviceSpec
-from simulator.errors import ScenarioError
-from simulator.load import load_topology
+from simulator.errors import NetworkError, ScenarioError
+from simulator.load import is_path, load_topology
 from simulator.network.builders import build_network
 from simulator.network.tiers import bisection_bytes_per_s, tiers
 from simulator.report.console import console
@@ -30,7 +30,10 @@ def topology(
         _list(as_json)
         return
     spec = load_topology(name)
-    network = build_network(spec, nodes=nodes, gpus_per_node=gpus_per_node, shape=parse_shape(shape))
+    try:
+        network = build_network(spec, nodes=nodes, gpus_per_node=gpus_per_node, shape=parse_shape(shape))
+    except NetworkError as error:
+        raise NetworkError(f"{name}: {error}" if is_path(name) else str(error)) from None
     device = spec.device if isinstance(spec.device, DeviceSpec) else None
     found, half = tiers(network, device), bisection_bytes_per_s(network)
     if svg is not None:
