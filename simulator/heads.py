@@ -29,8 +29,13 @@ def _list(degrees: tuple[int, ...]) -> str:
 
 
 def heads_of(config: Mapping[str, Any]) -> int | None:
-    """Query heads of a model's configuration, by any of its spellings; None where it has none."""
-    found = next((config[key] for key in _KEYS if key in config), None)
+    """Query heads of a model's configuration, by any of its spellings; None where it has none.
+
+    Models that see images keep those of their language model inside ``text_config``.
+    """
+    inner = config.get("text_config")
+    places = (config, inner) if isinstance(inner, Mapping) else (config,)
+    found = next((place[key] for place in places for key in _KEYS if key in place), None)
     return found if isinstance(found, int) and not isinstance(found, bool) and found > 0 else None
 
 

@@ -75,6 +75,11 @@ class LayersModel(Frozen):
         return self
 
 
+_EXPERT_KEYS = (
+    "num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size", "first_k_dense_replace"
+)  # fmt: skip
+
+
 class ArchitectureModel(Frozen):
     """A transformer by its sizes, with the names of Hugging Face's config.json."""
 
@@ -92,6 +97,21 @@ class ArchitectureModel(Frozen):
         default=None, description="width of the MLP; 4 x hidden_size for gpt2 when left out"
     )
     vocab_size: Annotated[int, Field(ge=1, le=100_000_000)] = Field(description="number of tokens in the vocabulary")
+    num_experts: Annotated[int, Field(ge=1, le=100_000)] | None = Field(
+        default=None, description="routed experts in each layer, in place of its MLP; none when left out"
+    )
+    num_experts_per_tok: Annotated[int, Field(ge=1, le=100_000)] | None = Field(
+        default=None, description="experts that the router picks for each token"
+    )
+    moe_intermediate_size: Annotated[int, Field(ge=1, le=100_000_000)] | None = Field(
+        default=None, description="width of one expert"
+    )
+    shared_expert_intermediate_size: Annotated[int, Field(ge=1, le=100_000_000)] | None = Field(
+        default=None, description="width of the MLP that every token passes beside its experts; none when left out"
+    )
+    first_k_dense_replace: Annotated[int, Field(ge=0, le=100_000)] | None = Field(
+        default=None, description="how many of the first layers have an MLP and no experts; 0 when left out"
+    )
     max_position_embeddings: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = Field(
         default=None, description="longest sequence; gpt2 has a learned embedding for each position"
     )
@@ -108,13 +128,33 @@ class ArchitectureModel(Frozen):
             problems.append((("hidden_size",), f"{message}; got {self.hidden_size}"))
         if groups is not None and heads % groups:
             problems.append((("num_key_value_heads",), f"must divide num_attention_heads ({heads}); got {groups}"))
-        if self.intermediate_size is None and self.family != "gpt2":
+        if self.intermediate_size is None and self.family != "gpt2" and (not self.num_experts or self._dense_layers):
             problems.append((("intermediate_size",), ""))
         if self.max_position_embeddings is None and self.family == "gpt2":
             problems.append((("max_position_embeddings",), ""))
+        problems += self._expert_problems()
         if problems:
             raise errors_at("ArchitectureModel", *problems)
         return self
+
+    @property
+    def _dense_layers(self) -> int:
+        return self.first_k_dense_replace or 0
+
+    def _expert_problems(self) -> list[tuple[tuple[str | int, ...], str]]:
+        """Experts need to be counted, chosen and sized, in a family that can have them."""
+        count, given = self.num_experts, [key for key in _EXPERT_KEYS if getattr(self, key) is not None]
+        if count is None:
+            return [((key,), "needs num_experts, the number of routed experts") for key in given[:1]]
+        if self.family == "gpt2":
+            return [(("num_experts",), "gpt2 has no experts; accepted families are llama, qwen and mistral")]
+        if (self.num_experts_per_tok or 0) > count:
+            told = f"must be at most num_experts ({count}); got {self.num_experts_per_tok}"
+            return [(("num_experts_per_tok",), told)]
+        if self._dense_layers > self.num_layers:
+            told = f"must be at most num_layers ({self.num_layers}); got {self.first_k_dense_replace}"
+            return [(("first_k_dense_replace",), told)]
+        return [((key,), "") for key in ("num_experts_per_tok", "moe_intermediate_size") if getattr(self, key) is None]
 
     def hf_config(self) -> dict[str, Any]:
         """The same sizes as a Hugging Face config.json spells them; what was left out stays out."""

@@ -53,9 +53,17 @@ FROM_CONFIG = {
     "qwen3-0.6b": 596_049_920,
     "qwen3-32b": 32_762_123_264,
 }
+# What transformers 5.24 builds from the config.json on the meta device; the hub's safetensors have as many (DeepSeek-V3
+# 14,848 more: the biases that balance its experts, which are no parameters).
+BUILT_BY_TRANSFORMERS = {
+    "mixtral-8x7b": 46_702_792_704,
+    "qwen3-30b-a3b": 30_532_122_624,
+    "deepseek-v3": 671_026_404_352,
+}
 PARAMETERS = (
     _cards("total parameters as stated in public files of others", STATED_ELSEWHERE)
     | _cards("our arithmetic on config.json", FROM_CONFIG)
+    | _cards("transformers 5.24, AutoModelForCausalLM.from_config", BUILT_BY_TRANSFORMERS)
     | _cards("torchvision resnet18 documentation, num_params", {"resnet-18": 11_689_512})
     | _cards("Stanford CS336 lecture 7: 8.4 M parameters in 34 tensors (head ours)", {"cs-mlp-8x1024": 8_423_434})
 )

@@ -42,6 +42,30 @@ def test_matmul_efficiency_fits_the_published_shapes(table: dict[str, Any]) -> N
     assert np.quantile(errors, 0.9) <= table["max_p90"]
 
 
+@pytest.mark.parametrize("table", TABLES["grouped_matmul"], ids=lambda table: table["device"])
+def test_products_of_experts_reach_what_was_measured_with_the_constants_of_single_products(
+    table: dict[str, Any],
+) -> None:
+    """Nothing is fitted to these rows: the tiles of all groups share the waves, each group pays its own edges."""
+    device = load_device(table["device"])
+    errors = [
+        abs(matmul_efficiency(device.efficiency.matmul, device.sm_count, (m, n, k), groups) / measured - 1)
+        for groups, m, n, k, measured in table["rows"]
+    ]
+    assert np.median(errors) <= table["max_median"]
+    assert np.quantile(errors, 0.9) <= table["max_p90"]
+
+
+@given(st.integers(1, 300), sizes, sizes, sizes)
+def test_a_group_of_one_is_a_product_and_many_small_ones_fill_a_device_better(
+    groups: int, m: int, n: int, k: int
+) -> None:
+    constants = load_device("h100-sxm5-80gb").efficiency.matmul
+    one = matmul_efficiency(constants, 132, (m, n, k))
+    assert matmul_efficiency(constants, 132, (m, n, k), 1) == one
+    assert matmul_efficiency(constants, 132, (m, n, k), groups) >= one * (1 - 1e-9)
+
+
 @pytest.mark.parametrize("table", TABLES["matmul"], ids=lambda table: table["device"])
 def test_the_shape_explains_more_than_one_constant_would(table: dict[str, Any]) -> None:
     """A model that ignores the shape (its best constant: the geometric mean) has the larger squared error."""

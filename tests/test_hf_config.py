@@ -64,8 +64,16 @@ def test_qwen3_heads_are_wider_than_hidden_over_heads() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": None}, "key 'model_type' is missing; accepted are llama, mistral, qwen2, qwen3, gpt2"),
+        ({"model_type": None}, "key 'model_type' is missing; accepted are llama, mistral, qwen2, qwen3, .*, gpt2"),
+        ({"model_type": None}, ".*its sizes look like those of llama: if its layers are too, write model_type 'llama'"),
         ({"model_type": "lama"}, "model_type 'lama' is unknown; accepted are .*did you mean 'llama'"),
+        ({"model_type": "aurora"}, "model_type 'aurora' is unknown; .*its sizes look like those of llama: if"),
+        (
+            {"model_type": "aurora", "intermediate_size": None, "vocab_size": None},
+            "model_type 'aurora' .*like those of llama, but 'vocab_size' and 'intermediate_size' are missing",
+        ),
+        ({"model_type": "aurora_moe", "num_experts": 8}, "model_type 'aurora_moe' is unknown; .*like those of mixtral"),
+        ({"num_experts": 8}, "num_experts = 8, but model_type 'llama' has no experts; types that have are mixtral, "),
         ({"hidden_size": None}, "key 'hidden_size' is missing; model_type 'llama' needs it"),
         ({"hidden_size": "4096"}, "hidden_size = '4096': expected a positive integer"),
         ({"num_hidden_layers": 0}, "num_hidden_layers = 0: expected a positive integer"),
@@ -79,17 +87,60 @@ def test_a_wrong_key_is_named_with_what_is_accepted(changes: dict[str, Any], mes
         architecture(LLAMA, **changes)
 
 
+MIXTRAL = LLAMA | {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
+DEEPSEEK: dict[str, Any] = LLAMA | {
+    "model_type": "deepseek_v3", "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
+    "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32,
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "changes",
+    ("config", "message"),
     [
-        {"model_type": "mixtral", "num_local_experts": 8},
-        {"model_type": "qwen3_moe", "num_experts": 128},
-        {"model_type": "deepseek_v3", "n_routed_experts": 256},
+        (MIXTRAL | {"num_local_experts": None}, "key 'num_local_experts' is missing; model_type 'mixtral' needs it"),
+        (
+            MIXTRAL | {"num_experts_per_tok": None},
+            "key 'num_experts_per_tok' is missing; model_type 'mixtral' needs it",
+        ),
+        (MIXTRAL | {"num_experts_per_tok": 9}, "num_experts_per_tok = 9 is more than num_local_experts = 8"),
+        (MIXTRAL | {"num_local_experts": -8}, "num_local_experts = -8: expected a positive integer"),
+        (DEEPSEEK | {"kv_lora_rank": None}, "key 'kv_lora_rank' is missing; model_type 'deepseek_v3' needs it"),
+        (DEEPSEEK | {"moe_layer_freq": [1, 0]}, "moe_layer_freq: expected 32 numbers, one for each layer"),
+        (DEEPSEEK | {"first_k_dense_replace": -1}, "first_k_dense_replace = -1: expected an integer of at least 0"),
+        (LLAMA | {"model_type": "gemma2", "layer_types": ["mamba"] * 32}, "layer_types: 'mamba' is not modelled"),
+        (LLAMA | {"model_type": "gemma2", "layer_types": "full"}, "layer_types: expected a list of 32 kinds"),
+        ({"model_type": "llava", "text_config": LLAMA}, "model_type 'llava' .*its language model is in 'text_config'"),
     ],
 )
-def test_mixtures_of_experts_are_not_in_this_version(changes: dict[str, Any]) -> None:
-    with pytest.raises(UnsupportedError, match="mixtures of experts are not in this version"):
-        architecture(LLAMA, **changes)
+def test_what_a_newer_family_needs_is_named(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(ScenarioError, match=f"config.json: {message}"):
+        architecture_from_config(config, where="config.json")
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            {"model_type": "opt", "hidden_size": 1024, "num_attention_heads": 16, "word_embed_proj_dim": 512},
+            "350M alone",
+        ),
+        ({"model_type": "falcon", "hidden_size": 64, "num_attention_heads": 4, "alibi": True}, "Falcon with alibi"),
+    ],
+)
+def test_variants_that_are_built_otherwise_are_refused(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        architecture_from_config(config, where="config.json")
+
+
+def test_windows_are_read_where_the_family_uses_them() -> None:
+    """Mistral 7B v0.1 in all layers, Qwen 2 only when it says so and from a layer on, Gemma 3 in five of six."""
+    assert set(architecture(LLAMA, model_type="mistral", sliding_window=4096).windows) == {4096}
+    assert architecture(LLAMA, model_type="mistral", sliding_window=None).windows == ()
+    qwen = {"model_type": "qwen2", "sliding_window": 4096, "max_window_layers": 30}
+    assert architecture(LLAMA, **qwen).windows == ()
+    assert architecture(LLAMA, **qwen, use_sliding_window=True).windows == (0,) * 30 + (4096,) * 2
+    gemma = architecture(LLAMA, model_type="gemma3_text", sliding_window=512)
+    assert [layer for layer in range(32) if not gemma.windows[layer]] == [5, 11, 17, 23, 29]
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,16 @@ from simulator.load import load_preset
 from simulator.model_spec import ArchitectureModel, LayersModel, MeasuredLayer, PresetModel
 from simulator.strategies.buckets import ready_order
 from simulator.training.architecture import Architecture
+from simulator.training.batch import Batch
+from simulator.training.families import gpt2, llama
 from simulator.training.flop import CONVENTIONS, model_flop_per_token, training_flop, training_time_s
 from simulator.training.operations import KINDS, TrainingModel, num_elements
 from simulator.training.precision import PRECISIONS
 from simulator.training.presets import build_model, model_precision
-from simulator.training.transformer import Batch, transformer
+from simulator.training.transformer import transformer
 
 YEAR_S = 365.25 * 86400
+LAYOUTS = {"llama": llama.LAYOUT, "gpt2": gpt2.LAYOUT}
 
 
 def build(preset: str, **changes: object) -> TrainingModel:
@@ -203,7 +206,7 @@ def test_an_eager_block_keeps_what_torch_saves(
     hidden, heads, seq = 512, 8, 256
     kv, ffn = (heads, 4 * hidden) if family == "gpt2" else (2, 1408)
     arch = Architecture(
-        name="one block", family=family, num_layers=1, hidden_size=hidden, num_heads=heads, num_kv_heads=kv,
+        name="one block", layout=LAYOUTS[family], num_layers=1, hidden_size=hidden, num_heads=heads, num_kv_heads=kv,
         head_dim=hidden // heads, intermediate_size=ffn, vocab_size=64, max_positions=seq, qk_norm=qk_norm,
     )  # fmt: skip
     model = transformer(arch, Batch(seq_len=seq, micro_batch=1, precision=PRECISIONS[precision], attention=attention))

@@ -14,16 +14,18 @@ import pytest
 from real_steps import needs_torch
 
 from simulator.training.architecture import Architecture
+from simulator.training.batch import Batch
+from simulator.training.families.llama import LAYOUT
 from simulator.training.operations import Operation
 from simulator.training.precision import PRECISIONS
-from simulator.training.transformer import Batch, transformer
+from simulator.training.transformer import transformer
 
 pytestmark = [pytest.mark.slow, needs_torch]
 
 SEQ, MICRO = 64, 2
 Shape = tuple[int, int, int]
 LLAMA = Architecture(
-    name="one block", family="llama", num_layers=1, hidden_size=128, num_heads=8, num_kv_heads=2, head_dim=16,
+    name="one block", layout=LAYOUT, num_layers=1, hidden_size=128, num_heads=8, num_kv_heads=2, head_dim=16,
     intermediate_size=448, vocab_size=64,
 )  # fmt: skip
 #: As Llama 3, with all heads of keys, as Qwen 2 (biases of q, k, v), and with biases in the MLP.

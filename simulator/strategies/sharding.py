@@ -99,7 +99,7 @@ def _padded(unit: Unit, ranks: int, *, flat: bool) -> int:
     if flat:
         return -(-unit.num_elements // ranks) * ranks
     return sum(
-        -(-(tensor.rows or tensor.numel) // ranks) * ranks * (tensor.numel // (tensor.rows or tensor.numel))
+        -(-tensor.rows_over(ranks) // ranks) * ranks * (tensor.numel // tensor.rows_over(ranks))
         for tensor in unit.parameters
     )
 

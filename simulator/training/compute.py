@@ -33,28 +33,42 @@ def _tile_side(size: int, tile: int) -> int:
     return min(tile, max(MIN_TILE, 1 << (size - 1).bit_length()))
 
 
-def matmul_efficiency(constants: MatmulEfficiency, sm_count: int, shape: tuple[int, int, int]) -> float:
-    """Share of peak of an ``m x k`` by ``k x n`` product.
+def matmul_efficiency(
+    constants: MatmulEfficiency, sm_count: int, shape: tuple[int, int, int], groups: int = 1
+) -> float:  # fmt: skip
+    """Share of peak of an ``m x k`` by ``k x n`` product, or of so many of them in one grouped kernel.
 
     ``ceiling x occupancy x k / (k + depth_half)``. With ``w`` waves of tiles (a fraction counts edge tiles as whole
     ones) and ``u`` the waves of useful work, occupancy is ``u / (z ceil(w) + (1 - z) w)``, z = ``quantisation``: at
     z = 1 a wave always costs a whole one, at z = 0 cores share the last wave evenly (split-k, stream-k).
-    A matrix thinner than the tile gets a thinner tile, a power of two down to ``MIN_TILE``.
+    A matrix thinner than the tile gets a thinner tile, a power of two down to ``MIN_TILE``. The tiles of all groups
+    share the waves, so many small experts fill the device as well as one large product; what each loses is at its edge.
     """
     m, n, k = shape
     rows, columns = _tile_side(m, constants.tile), _tile_side(n, constants.tile)
-    waves = math.ceil(m / rows) * math.ceil(n / columns) / sm_count
-    useful = m * n / (rows * columns) / sm_count
+    waves = groups * math.ceil(m / rows) * math.ceil(n / columns) / sm_count
+    useful = groups * m * n / (rows * columns) / sm_count
     paid = constants.quantisation * math.ceil(waves) + (1 - constants.quantisation) * waves
     return constants.ceiling * (useful / paid) * k / (k + constants.depth_half)
 
 
-def _matmul_s(shapes: tuple[tuple[int, int, int], ...], device: DeviceSpec, dtype: str) -> float:
-    """Seconds of products one after another, at the rate that a long run sustains."""
+def _matmul_s(
+    shapes: tuple[tuple[int, int, int], ...], device: DeviceSpec, dtype: str, groups: int = 1
+) -> float:  # fmt: skip
+    """Seconds of kernels one after another, each of ``groups`` such products, at the rate that a long run sustains."""
     peak, constants = device.peak_flop_per_s(dtype) * device.efficiency.sustained.share, device.efficiency.matmul
     return sum(
-        2.0 * m * n * k / (peak * matmul_efficiency(constants, device.sm_count, (m, n, k))) for m, n, k in shapes
+        2.0 * groups * m * n * k / (peak * matmul_efficiency(constants, device.sm_count, (m, n, k), groups))
+        for m, n, k in shapes
     )
+
+
+def _of_groups(operation: Operation) -> tuple[tuple[tuple[int, int, int], ...], int]:
+    """The products of one group and the number of groups: even shares of the rows, in whole rows; fewer groups than
+    experts where there are fewer rows."""
+    rows = operation.gemm[0][0]
+    groups = min(operation.gemm_groups, rows)
+    return tuple((math.ceil(m / groups), n, k) for m, n, k in operation.gemm), groups
 
 
 def _attention_share(operation: Operation, device: DeviceSpec, share: float) -> float:
@@ -79,8 +93,9 @@ def _attention_share(operation: Operation, device: DeviceSpec, share: float) -> 
 def _compute_s(operation: Operation, device: DeviceSpec, dtype: str) -> tuple[float, float]:
     """Seconds of arithmetic, forward and backward."""
     if operation.gemm:
-        backward = tuple(shape for m, n, k in operation.gemm for shape in ((m, k, n), (n, k, m)))
-        return _matmul_s(operation.gemm, device, dtype), _matmul_s(backward, device, dtype)
+        shapes, groups = _of_groups(operation)
+        backward = tuple(shape for m, n, k in shapes for shape in ((m, k, n), (n, k, m)))
+        return _matmul_s(shapes, device, dtype, groups), _matmul_s(backward, device, dtype, groups)
     if not operation.forward_flop and not operation.backward_flop:
         return 0.0, 0.0
     assert operation.kind == "attention", operation

@@ -2,7 +2,8 @@
 
 Three definitions of model FLOP utilisation are compared as if they were one: ``6 N`` (Kaplan et al. 2020,
 arXiv:2001.08361), ``6 N + 12 L d s`` with the attention scores of the *full* matrix (PaLM, arXiv:2204.02311,
-appendix B), and the latter without embedding parameters (torchtitan). A report names the one it uses.
+appendix B), and the latter without embedding parameters (torchtitan). A report names the one it uses. Of a mixture of
+experts N are the *active* parameters, those that a token passes (torchtitan's ``nparams_sparse_active``).
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ def convention_for(model: TrainingModel, asked: str) -> str:
 
 
 def attention_flop_per_token(model: TrainingModel) -> float:
-    """``12 L d s``: forward and backward of scores and values over the full matrix; d = heads x head size."""
-    return 12.0 * model.num_layers * model.attention_size * model.seq_len
+    """``12 L d s``: forward and backward of scores and values over the full matrix; d = heads x head size.
+
+    s is the sequence, or the window of layers that look no further back (the mean over layers).
+    """
+    return 12.0 * model.num_layers * model.attention_size * (model.attention_span or model.seq_len)
 
 
 def model_flop_per_token(model: TrainingModel, convention: str) -> float:
@@ -32,11 +36,11 @@ def model_flop_per_token(model: TrainingModel, convention: str) -> float:
     if convention == OPERATIONS:
         return (model.forward_flop + model.backward_flop) / model.tokens
     if convention == "6N":
-        return 6.0 * model.num_parameters
+        return 6.0 * model.num_active_parameters
     if convention == "6N+attention":
-        return 6.0 * model.num_parameters + attention_flop_per_token(model)
+        return 6.0 * model.num_active_parameters + attention_flop_per_token(model)
     assert convention == "6N-no-embedding+attention", convention
-    return 6.0 * (model.num_parameters - model.num_embedding_parameters) + attention_flop_per_token(model)
+    return 6.0 * (model.num_active_parameters - model.num_embedding_parameters) + attention_flop_per_token(model)
 
 
 def model_flop_utilisation(flop_per_token: float, tokens_per_s_per_gpu: float, peak_flop_per_s: float) -> float:

@@ -1,8 +1,8 @@
-"""Reads a Hugging Face ``config.json`` as plain JSON: the architectures whose layers we know, and nothing else.
+"""Reads a Hugging Face ``config.json`` as plain JSON: the families whose layers we know, and nothing else.
 
-Old and new spellings are read (``n_embd`` and ``hidden_size``; missing ``num_key_value_heads``, ``head_dim``). Keys we
-do not need are ignored, as the files carry many; what we do need and miss is named. Defaults per family are those of
-``transformers``: tied embeddings for GPT-2 only, biases on q, k, v for Qwen 2 only, norms of q and k for Qwen 3 only.
+Old and new spellings are read (``n_embd`` and ``hidden_size``; missing ``num_key_value_heads``, ``head_dim``; three of
+the number of experts). Keys we do not need are ignored, as the files carry many; what we do need and miss is named.
+Defaults per family are those of ``transformers`` (``training.families``).
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from simulator.errors import ScenarioError, UnsupportedError
-from simulator.model_spec import MAX_LAYERS
+from simulator.errors import ScenarioError
 from simulator.problems import nearest
 from simulator.training.architecture import Architecture
+from simulator.training.config_values import Config
+from simulator.training.families import MIXTURES, READERS
+from simulator.training.families.experts import COUNT_KEYS
 
-LLAMA_TYPES = ("llama", "mistral", "qwen2", "qwen3")
-ACCEPTED_TYPES = (*LLAMA_TYPES, "gpt2")
-EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts")
+ACCEPTED_TYPES = tuple(READERS)
 MAX_CONFIG_BYTES = 10_000_000
 
 
@@ -47,108 +47,57 @@ def read_config(path: Path) -> Mapping[str, Any]:
 def architecture_from_config(config: Mapping[str, Any], *, where: str) -> Architecture:
     """The shape that a configuration describes. ``where`` names its origin in errors.
 
-    Raises ScenarioError (missing or wrong key, unknown model_type) or UnsupportedError (mixtures of experts).
+    Raises ScenarioError (missing or wrong key, unknown model_type) or UnsupportedError (a variant we do not model).
     """
     model_type = config.get("model_type")
     if model_type is None:
-        raise ScenarioError(f"{where}: key 'model_type' is missing; accepted are {', '.join(ACCEPTED_TYPES)}")
-    experts = [key for key in EXPERT_KEYS if isinstance(config.get(key), int) and config[key] > 1]
-    if experts or "moe" in str(model_type).lower():
-        found = f"{experts[0]} = {config[experts[0]]}" if experts else f"model_type '{model_type}'"
-        raise UnsupportedError(f"{where}: {found}: mixtures of experts are not in this version; use a dense model")
-    if model_type not in ACCEPTED_TYPES:
-        hint = nearest(str(model_type), ACCEPTED_TYPES)
-        raise ScenarioError(
-            f"{where}: model_type '{model_type}' is unknown; accepted are {', '.join(ACCEPTED_TYPES)}{hint}"
-            " (or describe the model by its own sizes, or by measured layers)"
-        )
-    architecture = _gpt2(config, where) if model_type == "gpt2" else _llama(config, where, str(model_type))
-    _check(architecture, where)
+        told = f"{where}: key 'model_type' is missing; accepted are {', '.join(ACCEPTED_TYPES)}"
+        raise ScenarioError(told + _as_llama(config, where))
+    reader = READERS.get(str(model_type))
+    if reader is None:
+        raise ScenarioError(_unknown(str(model_type), config, where))
+    architecture = reader(Config(config, where))
+    _check(architecture, config, where)
     return architecture
 
 
-#: As for models written in a scenario: above it (or above MAX_LAYERS) a typing error is likelier than a model.
-MAX_SIZE = 100_000_000
+def _unknown(model_type: str, config: Mapping[str, Any], where: str) -> str:
+    """What is wrong with a model_type, the nearest known ones, and whether the sizes would do as Llama's."""
+    hint = nearest(model_type, ACCEPTED_TYPES)
+    told = f"{where}: model_type '{model_type}' is unknown; accepted are {', '.join(ACCEPTED_TYPES)}{hint}"
+    return f"{told}{_as_llama(config, where)} (or describe the model by its own sizes, or by measured layers)"
 
 
-def _integer(config: Mapping[str, Any], where: str, *keys: str, default: int | None = None) -> int:
-    """The first of ``keys`` that is set, a positive integer; ``default`` when none is."""
-    for key in keys:
-        value = config.get(key)
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-            raise ScenarioError(f"{where}: {key} = {value!r}: expected a positive integer")
-        most = MAX_LAYERS if "layer" in key else MAX_SIZE
-        if value > most:
-            raise ScenarioError(f"{where}: {key} = {value}: at most {most:,} is accepted")
-        return value
-    if default is None:
-        raise ScenarioError(f"{where}: key '{keys[0]}' is missing; model_type '{config['model_type']}' needs it")
-    return default
+def _as_llama(config: Mapping[str, Any], where: str) -> str:
+    """What a file whose keys look like Llama's lacks to be read as one, if anything; '' for other files."""
+    needed = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "intermediate_size")
+    inner = config.get("text_config")
+    if isinstance(inner, Mapping) and not any(key in config for key in needed):
+        return "; its language model is in 'text_config': put that into a file of its own"
+    lacking = [key for key in needed if config.get(key) is None]
+    if len(lacking) > 2:
+        return ""
+    kind = "mixtral" if any(_many(config.get(key)) for key in COUNT_KEYS) else "llama"
+    if lacking:
+        names = " and ".join(f"'{key}'" for key in lacking)
+        return f"; its sizes look like those of {kind}, but {names} {'is' if len(lacking) == 1 else 'are'} missing"
+    return f"; its sizes look like those of {kind}: if its layers are too, write model_type '{kind}'"
 
 
-def _flag(config: Mapping[str, Any], where: str, key: str, default: bool) -> bool:
-    value = config.get(key, default)
-    if value is None:
-        return default
-    if not isinstance(value, bool):
-        raise ScenarioError(f"{where}: {key} = {value!r}: expected true or false")
-    return value
+def _many(count: object) -> bool:
+    return isinstance(count, int) and not isinstance(count, bool) and count > 1
 
 
-def _llama(config: Mapping[str, Any], where: str, model_type: str) -> Architecture:
-    hidden = _integer(config, where, "hidden_size")
-    heads = _integer(config, where, "num_attention_heads")
-    attention_bias = _flag(config, where, "attention_bias", False)
-    return Architecture(
-        name=str(config.get("name") or config.get("_name_or_path") or model_type),
-        family="llama",
-        num_layers=_integer(config, where, "num_hidden_layers"),
-        hidden_size=hidden,
-        num_heads=heads,
-        num_kv_heads=_integer(config, where, "num_key_value_heads", default=heads),
-        head_dim=_integer(config, where, "head_dim", default=128 if model_type == "qwen3" else max(hidden // heads, 1)),
-        intermediate_size=_integer(config, where, "intermediate_size"),
-        vocab_size=_integer(config, where, "vocab_size"),
-        tie_word_embeddings=_flag(config, where, "tie_word_embeddings", False),
-        qkv_bias=model_type == "qwen2" or attention_bias,
-        output_bias=model_type != "qwen2" and attention_bias,
-        mlp_bias=_flag(config, where, "mlp_bias", False),
-        qk_norm=model_type == "qwen3",
-    )
-
-
-def _gpt2(config: Mapping[str, Any], where: str) -> Architecture:
-    hidden = _integer(config, where, "n_embd", "hidden_size")
-    heads = _integer(config, where, "n_head", "num_attention_heads")
-    return Architecture(
-        name=str(config.get("name") or config.get("_name_or_path") or "gpt2"),
-        family="gpt2",
-        num_layers=_integer(config, where, "n_layer", "num_hidden_layers"),
-        hidden_size=hidden,
-        num_heads=heads,
-        num_kv_heads=heads,
-        head_dim=max(hidden // heads, 1),
-        intermediate_size=_integer(config, where, "n_inner", "intermediate_size", default=4 * hidden),
-        vocab_size=_integer(config, where, "vocab_size"),
-        max_positions=_integer(config, where, "n_positions", "n_ctx", "max_position_embeddings"),
-        tie_word_embeddings=_flag(config, where, "tie_word_embeddings", True),
-        dropout=any(_positive_rate(config, key, 0.1) for key in ("resid_pdrop", "attn_pdrop")),
-    )
-
-
-def _positive_rate(config: Mapping[str, Any], key: str, default: float) -> bool:
-    value = config.get(key, default)
-    return isinstance(value, int | float) and value > 0
-
-
-def _check(arch: Architecture, where: str) -> None:
-    """Heads must divide what they split."""
+def _check(arch: Architecture, config: Mapping[str, Any], where: str) -> None:
+    """Heads must divide what they split, and a family without experts must not have any."""
     if arch.num_heads % arch.num_kv_heads:
         raise ScenarioError(
             f"{where}: num_attention_heads = {arch.num_heads} is not a multiple"
             f" of num_key_value_heads = {arch.num_kv_heads}"
         )
-    if arch.family == "gpt2" and arch.hidden_size % arch.num_heads:
-        raise ScenarioError(f"{where}: n_embd = {arch.hidden_size} is not a multiple of n_head = {arch.num_heads}")
+    counted = [key for key in COUNT_KEYS if _many(config.get(key))]
+    if counted and arch.experts is None:
+        raise ScenarioError(
+            f"{where}: {counted[0]} = {config[counted[0]]}, but model_type '{config['model_type']}' has no experts;"
+            f" types that have are {', '.join(MIXTURES)}"
+        )

@@ -14,12 +14,23 @@ from dataclasses import dataclass
 class ParameterTensor:
     """One trainable tensor: its name as the framework registers it and its number of elements.
 
-    rows: size of its first dimension, along which FSDP2 cuts it; a vector, of ``numel`` rows, when left out.
+    rows: size of its first dimension, along which FSDP2 cuts it; a vector, of ``numel`` rows, when left out. columns:
+    size of the second dimension of a stack of experts, which is cut where there are more ranks than experts.
     """
 
     name: str
     numel: int
     rows: int | None = None
+    columns: int | None = None
+
+    def rows_over(self, ranks: int) -> int:
+        """Slices that FSDP2 hands out to so many ranks.
+
+        Experts are cut inside where there are more ranks than experts, as torchtitan places them (``Shard(1)``,
+        torchtitan/models/llama4/infra/parallelize.py); a bare ``fully_shard`` would pad them to one expert a rank.
+        """
+        rows = self.rows or self.numel
+        return self.columns if self.columns is not None and ranks > rows else rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,15 +51,16 @@ class Operation:
     """One thing a compute stream runs, for one micro-batch on one rank.
 
     ``parameters`` are in the order whose reverse is that in which their gradients are ready, all of them when this
-    operation's backward ends.
-    ``gemm`` lists ``(m, n, k)`` of each forward matrix product: an ``m x k`` input times a ``k x n`` weight; backward
-    runs ``(m, k, n)`` and ``(n, k, m)`` for each. ``forward_bytes`` is memory traffic of the main kernels, which
-    overlaps their arithmetic; ``elementwise_*_bytes`` is traffic of further kernels that run after it (casts of
-    weights, eager softmax). ``*_kernels`` is how many kernels are launched. ``forward_s`` and ``backward_s``, when
-    given, are measured times and replace the roofline. ``saved_bytes`` stays allocated until backward. ``attention``
-    names the fused kernel of an attention operation. ``replayed`` are operations whose forward, or what is left of it,
-    is run again just before this one's backward (activation checkpointing): their forward costs what running them again
-    does, their ``saved_bytes`` is what that brings back; ``backward_flop`` does not count it.
+    operation's backward ends. ``gemm`` lists ``(m, n, k)`` of each forward matrix product: an ``m x k`` input times
+    a ``k x n`` weight; backward runs ``(m, k, n)`` and ``(n, k, m)`` for each. With ``gemm_groups`` above 1 each is
+    one kernel of so many products (experts) that share the m rows evenly, each with a weight of its own.
+    ``forward_bytes`` is memory traffic of the main kernels, which overlaps their arithmetic;
+    ``elementwise_*_bytes`` is traffic of further kernels that run after it (casts of weights, eager softmax).
+    ``*_kernels`` is how many kernels are launched. ``forward_s`` and ``backward_s``, when given, are measured times
+    and replace the roofline. ``saved_bytes`` stays allocated until backward. ``attention`` names the fused kernel
+    of an attention operation. ``replayed`` are operations whose forward, or what is left of it, is run again just
+    before this one's backward (activation checkpointing): their forward costs what running them again does, their
+    ``saved_bytes`` is what that brings back; ``backward_flop`` does not count it.
     """
 
     name: str
@@ -58,6 +70,7 @@ class Operation:
     forward_flop: float = 0.0
     backward_flop: float = 0.0
     gemm: tuple[tuple[int, int, int], ...] = ()
+    gemm_groups: int = 1
     forward_bytes: float = 0.0
     backward_bytes: float = 0.0
     elementwise_forward_bytes: float = 0.0
@@ -96,15 +109,22 @@ class TrainingModel:
     parameters: tuple[ParameterTensor, ...]
     tied: tuple[tuple[str, str], ...] = ()
     num_parameters: int
+    num_inactive_parameters: int = 0
     num_embedding_parameters: int = 0
     num_layers: int
     hidden_size: int = 0
-    attention_size: int = 0
+    attention_size: float = 0
+    attention_span: float = 0
     seq_len: int = 1
     micro_batch: int = 1
     loss_gradient_bytes: float = 0.0
     replayed_bytes: float = 0.0
     buffers: tuple[BufferTensor, ...] = ()
+
+    @property
+    def num_active_parameters(self) -> int:
+        """Parameters that one token's forward pass uses: all of a dense model, of experts only those chosen."""
+        return self.num_parameters - self.num_inactive_parameters
 
     @property
     def buffer_bytes(self) -> float:

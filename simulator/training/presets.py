@@ -10,13 +10,17 @@ from typing import TypeAlias
 from simulator.errors import ScenarioError
 from simulator.load import load_preset
 from simulator.model_spec import ArchitectureModel, HfModel, LayersModel, PresetModel
-from simulator.training.architecture import Architecture
+from simulator.training.architecture import Architecture, Experts
+from simulator.training.batch import Batch
+from simulator.training.families.gpt2 import LAYOUT as GPT2
+from simulator.training.families.llama import LAYOUT as LLAMA
+from simulator.training.families.qwen_moe import QWEN2
 from simulator.training.hf_config import architecture_from_config, read_config
 from simulator.training.images import lecture_mlp, resnet18
 from simulator.training.measured import MeasuredLayer, measured_model
 from simulator.training.operations import TrainingModel
 from simulator.training.precision import Precision, precision_named
-from simulator.training.transformer import Batch, transformer
+from simulator.training.transformer import transformer
 
 BUILDERS: dict[str, Callable[..., TrainingModel]] = {"lecture-mlp": lecture_mlp, "resnet-18": resnet18}
 
@@ -101,16 +105,29 @@ def _from_sizes(spec: ArchitectureModel) -> Architecture:
     gpt2 = spec.family == "gpt2"
     return Architecture(
         name=f"{spec.family} of {spec.num_layers} layers x {hidden}",
-        family="gpt2" if gpt2 else "llama",
+        layout=GPT2 if gpt2 else QWEN2 if spec.num_experts else LLAMA,
         num_layers=spec.num_layers,
         hidden_size=hidden,
         num_heads=heads,
         num_kv_heads=heads if gpt2 else spec.num_key_value_heads or heads,
         head_dim=spec.head_dim or hidden // heads,
         intermediate_size=spec.intermediate_size or 4 * hidden,
+        experts=_experts_from_sizes(spec),
         vocab_size=spec.vocab_size,
         max_positions=(spec.max_position_embeddings or 1024) if gpt2 else 0,
         tie_word_embeddings=gpt2 if spec.tie_word_embeddings is None else spec.tie_word_embeddings,
         qkv_bias=spec.family == "qwen",
         dropout=False,
     )
+
+
+def _experts_from_sizes(spec: ArchitectureModel) -> Experts | None:
+    if spec.num_experts is None:
+        return None
+    assert spec.num_experts_per_tok is not None, "checked with the scenario"
+    assert spec.moe_intermediate_size is not None, "checked with the scenario"
+    return Experts(
+        count=spec.num_experts, top_k=spec.num_experts_per_tok, intermediate_size=spec.moe_intermediate_size,
+        shared_size=spec.shared_expert_intermediate_size or 0,
+        dense_layers=frozenset(range(spec.first_k_dense_replace or 0)),
+    )  # fmt: skip

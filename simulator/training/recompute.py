@@ -74,13 +74,20 @@ def _outputs_bytes(block: Iterable[Operation], attention: Attention, element_byt
     number, found = count(), []
     for operation in block:
         has_bias = any(tensor.name.endswith(".bias") for tensor in operation.parameters)
-        is_mm = operation.gemm and operation.parameters and not has_bias
+        is_mm = operation.gemm and operation.parameters and not has_bias and _is_plain(operation)
         outputs = tuple(
             float(element_bytes * m * n) if is_mm and next(number) % 2 == 0 else 0.0 for m, n, _ in operation.gemm
         )
         fused = operation.kind == "attention"
         found.append((attention.output_bytes, attention.statistics_bytes) if fused else outputs)
     return found
+
+
+def _is_plain(operation: Operation) -> bool:
+    """Whether the policy counts its products: not grouped ones of experts (``aten._grouped_mm``), nor the router's,
+    which torchtitan runs again always (``per_op_sac_force_recompute_mm_shapes_by_fqns``, moe.router.gate), nor scores.
+    """
+    return operation.gemm_groups == 1 and _part(operation) not in ("mlp.router", "attn.core")
 
 
 def _run_again(operation: Operation, kept: tuple[float, ...], *, is_last: bool) -> Operation:
@@ -121,9 +128,17 @@ def _beyond_kept(again: list[Operation], kept: list[tuple[float, ...]]) -> Itera
     """
     outputs = {_part(operation): sizes for operation, sizes in zip(again, kept, strict=True)}
     returned, statistics = outputs["attn.core"]
-    there = {"attn.core": statistics, "attn.out": returned, "mlp.activation": sum(outputs["mlp.up"])}
+    there = {"attn.core": statistics, "attn.out": returned, **_inputs_made(outputs)}
     for operation in again:
         yield replace(operation, saved_bytes=operation.saved_bytes - there.get(_part(operation), 0.0))
+
+
+#: What reads an output that is kept, by what makes it: its input is there already.
+_READ_BY = {"mlp.up": "mlp.activation", "mlp.shared.up": "mlp.shared.activation"}
+
+
+def _inputs_made(outputs: dict[str, tuple[float, ...]]) -> dict[str, float]:
+    return {_READ_BY[part]: sum(sizes) for part, sizes in outputs.items() if part in _READ_BY}
 
 
 def _part(operation: Operation) -> str:

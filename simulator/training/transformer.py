@@ -16,83 +16,60 @@ norms ``2 r h``, eager RMSNorm ``2 (4 + r) h``; inputs of q, k, v and of gate, u
 norms of q and k ``e (q + k)``, eager ``(4 + e) (q + k)``; scores as ``elementwise.scores_kept_bytes``. So
 Llama, eager autocast, q = h: ``s b (34 h + 8 f + 4 a)``; eager 16-bit ``s b (24 h + 8 f + 4 a)``.
 
-What lies between the products is counted in ``training.elementwise``, for eager or fused kernels, time and bytes alike.
+Attention is in ``training.attention``, experts are in ``training.moe``. What lies between the products is counted in
+``training.elementwise``, for eager or fused kernels, time and bytes alike.
 
 Limits: ``torch.compile`` recomputes more than the closed forms of fused kernels say, and keeps less: a Llama block of
 f = 2.75 h and kv = a 14 to 18 %, a GPT-2 block up to 6 % (partitioner of torch 2.13). Tables of rotary positions,
-which all blocks share, and norms' statistics, 4 or 8 bytes a token, are left out.
+which all blocks share, and norms' statistics, 4 or 8 bytes a token, are left out; so are multi-token prediction heads
+(DeepSeek-V3), towers for images, and the soft cap of Gemma 2's attention scores.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from simulator.training import architecture as shapes
 from simulator.training import elementwise
-from simulator.training.architecture import Architecture
-from simulator.training.elementwise import Cost
-from simulator.training.operations import Operation, ParameterTensor, TrainingModel, num_elements
-from simulator.training.precision import Precision
-from simulator.training.recompute import (
-    Attention,
-    recomputed_attention,
-    recomputed_block,
-    recomputed_cheap,
-    replayed_bytes,
+from simulator.training.architecture import Architecture, Tensors
+from simulator.training.attention import attention_operations, returned
+from simulator.training.batch import Batch
+from simulator.training.kernels import (
+    Matrices,
+    activation,
+    branch_norm,
+    elements_op,
+    inputs_kept,
+    products,
+    stream_norm,
 )
-
-EAGER_SCORE_FORWARD_BYTES = 12.0
-EAGER_SCORE_BACKWARD_BYTES = 20.0
-"""Traffic per score of unfused attention (16-bit): scale, mask and fp32 softmax read and write the matrix again and
-again. Together with the products this gives the 34 TFLOP/s measured on an A100 (causal, head 128; FlashAttention-2
-benchmark figure, Dao-AILab/flash-attention assets/flash2_a100_fwd_bwd_benchmark.png)."""
-
-STATISTICS_BYTES = 4.0
-"""Log-sum-exp of each row of scores, fp32, that a flash kernel keeps."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """One micro-batch on one rank: its size, and how it is computed.
-
-    ``attention`` is 'eager' or a fused kernel ('flash', 'flash-1', 'flash-3'); ``kernels`` one of
-    ``elementwise.KERNELS``; ``recompute`` one of ``recompute.MODES``.
-    """
-
-    seq_len: int
-    micro_batch: int
-    precision: Precision
-    attention: str
-    kernels: str = "eager"
-    recompute: str = "none"
-
-    @property
-    def tokens(self) -> int:
-        """Tokens in the micro-batch."""
-        return self.seq_len * self.micro_batch
-
-    @property
-    def fused(self) -> bool:
-        """Whether a compiler or a library fuses what lies between the products."""
-        return self.kernels == "fused"
+from simulator.training.moe import expert_operations
+from simulator.training.operations import Operation, TrainingModel, num_elements
+from simulator.training.recompute import recomputed_block, recomputed_cheap, replayed_bytes
 
 
 def transformer(arch: Architecture, batch: Batch) -> TrainingModel:
     """The whole model in forward order: embedding, blocks, final norm, head, loss."""
-    operations = [_embedding(arch, batch)]
+    operations = _embedding(arch, batch)
     for layer in range(arch.num_layers):
         operations.extend(_checkpointed(_block(arch, batch, layer), arch, batch))
-    operations.append(_norm_op("norm", "head", shapes.final_norm_tensors(arch), arch, batch, readers=1))
+    operations.append(stream_norm("norm", "head", shapes.final_norm_tensors(arch), arch, batch, readers=1))
     operations.append(_head(arch, batch))
     operations.append(_loss(arch, batch))
     tied = (("lm_head", shapes.embedding_tensors(arch)[0].name),) if arch.tie_word_embeddings else ()
     return TrainingModel(
         name=arch.name, operations=tuple(operations), parameters=shapes.parameter_tensors(arch), tied=tied,
-        num_parameters=shapes.num_parameters(arch), num_embedding_parameters=shapes.num_embedding_parameters(arch),
-        num_layers=arch.num_layers, hidden_size=arch.hidden_size, attention_size=arch.query_size,
+        num_parameters=shapes.num_parameters(arch), num_inactive_parameters=shapes.num_inactive_parameters(arch),
+        num_embedding_parameters=shapes.num_embedding_parameters(arch),
+        num_layers=arch.num_layers, hidden_size=arch.hidden_size,
+        attention_size=(arch.query_size + arch.attended_size) / 2, attention_span=_attention_span(arch, batch),
         seq_len=batch.seq_len, micro_batch=batch.micro_batch, replayed_bytes=replayed_bytes(operations),
         loss_gradient_bytes=batch.tokens * arch.vocab_size * (4.0 + _logit_copy_bytes(batch)),
     )  # fmt: skip
+
+
+def _attention_span(arch: Architecture, batch: Batch) -> float:
+    """Keys that a query sees in the full score matrix, the mean over layers: the sequence, or a shorter window."""
+    spans = [min(batch.seq_len, window or batch.seq_len) for window in arch.windows]
+    return sum(spans) / len(spans) if spans else batch.seq_len
 
 
 def _checkpointed(block: list[Operation], arch: Architecture, batch: Batch) -> list[Operation]:
@@ -102,168 +79,74 @@ def _checkpointed(block: list[Operation], arch: Architecture, batch: Batch) -> l
         return recomputed_block(block, stream)
     if batch.recompute != "selective-op":
         return block
-    e = batch.precision.compute_bytes
-    core = Attention(
-        output_bytes=float(batch.tokens * e * arch.query_size),
-        statistics_bytes=STATISTICS_BYTES * arch.num_heads * batch.tokens,
-    )
+    e, core = batch.precision.compute_bytes, returned(arch, batch)
     return recomputed_cheap(block, stream, core, element_bytes=e, fused=batch.fused)
 
 
-def _gemm(
-    name: str, layer: str, parameters: tuple[ParameterTensor, ...], shapes_nk: tuple[tuple[int, int], ...],
-    batch: Batch, saved: float,
-) -> Operation:  # fmt: skip
-    """Matrix products of T rows by weights of ``(n, k)``; autocast casts weights and gradients beside them.
-
-    The gradient of a bias is a sum over rows, which reads the output's gradient once more. ``parameters`` may include
-    norms' weights whose gradients are ready among those of the matrices.
-    """
-    e, tokens, precision = batch.precision.compute_bytes, batch.tokens, batch.precision
-    elements = sum(tokens * k + n * k + tokens * n for n, k in shapes_nk)
-    flop = sum(2.0 * tokens * n * k for n, k in shapes_nk)
-    weights = sum(n * k for n, k in shapes_nk)
-    cast = weights * (precision.param_bytes + precision.cached_weight_bytes) if precision.cached_weight_bytes else 0
-    biases = sum(tensor.name.endswith(".bias") for tensor in parameters)
-    bias_sum = e * tokens * sum(n for n, _ in shapes_nk) if biases else 0
-    return Operation(
-        name=name, layer=layer, kind="gemm",
-        parameters=shapes.bias_first(parameters) if precision.cached_weight_bytes else parameters,
-        forward_flop=flop, backward_flop=2 * flop, gemm=tuple((tokens, n, k) for n, k in shapes_nk),
-        forward_bytes=float(e * elements), backward_bytes=float(2 * e * elements),
-        elementwise_forward_bytes=float(cast), elementwise_backward_bytes=float(cast + bias_sum),
-        forward_kernels=len(shapes_nk) * (2 if cast else 1),
-        backward_kernels=(3 if cast else 2) * len(shapes_nk) + biases, saved_bytes=saved,
-    )  # fmt: skip
-
-
-def _elementwise(
-    name: str, layer: str, elements: float, cost: Cost, *, saved: float,
-    parameters: tuple[ParameterTensor, ...] = (), kind: str = "elementwise",
-) -> Operation:  # fmt: skip
-    """An operation bounded by memory traffic: so many elements at a cost in bytes each."""
-    return Operation(
-        name=name, layer=layer, kind=kind, parameters=parameters, forward_bytes=elements * cost.forward,
-        backward_bytes=elements * cost.backward, forward_kernels=cost.kernels[0], backward_kernels=cost.kernels[1],
-        saved_bytes=saved,
-    )  # fmt: skip
-
-
-def _embedding(arch: Architecture, batch: Batch) -> Operation:
-    """Gather rows; backward zeroes a whole dense gradient and adds each token's row to it."""
+def _embedding(arch: Architecture, batch: Batch) -> list[Operation]:
+    """Gather rows; backward zeroes a whole dense gradient and adds each token's row to it. BLOOM norms the result."""
     parameters, rows = shapes.embedding_tensors(arch), float(batch.tokens * arch.hidden_size)
     tables, precision = len(parameters), batch.precision
     stream, grad = elementwise.stream_bytes(precision), precision.grad_bytes
-    return Operation(
+    gather = Operation(
         name="embedding", layer="embedding", kind="embedding", parameters=parameters,
         forward_bytes=tables * rows * (precision.param_bytes + stream),
         backward_bytes=num_elements(parameters) * grad + tables * rows * (stream + 2 * grad),
         forward_kernels=tables, backward_kernels=2 * tables, saved_bytes=rows if arch.dropout else 0.0,
     )  # fmt: skip
-
-
-def _norm_op(
-    name: str, layer: str, parameters: tuple[ParameterTensor, ...], arch: Architecture, batch: Batch, *, readers: int
-) -> Operation:
-    """A norm that ``readers`` linear layers read, with the residual addition before it (none before the final norm)."""
-    elements, rms = float(batch.tokens * arch.hidden_size), arch.family != "gpt2"
-    cost = elementwise.norm(batch.precision, rms=rms, readers=readers, residual=layer != "head", fused=batch.fused)
-    saved = elements * elementwise.norm_kept_bytes(batch.precision, rms=rms, fused=batch.fused)
-    return _elementwise(name, layer, elements, cost, saved=saved, parameters=shapes.bias_first(parameters))
-
-
-def _qkv_inputs_bytes(arch: Architecture, batch: Batch) -> float:
-    """q, k and v as the attention core reads them: eager code has repeated k and v for every query head."""
-    kv_size = arch.kv_size if batch.fused else arch.query_size
-    return float(batch.tokens * batch.precision.compute_bytes * (arch.query_size + 2 * kv_size))
-
-
-def _qkv_tensors(part: dict[str, tuple[ParameterTensor, ...]]) -> tuple[ParameterTensor, ...]:
-    """With norms of q and k, whose gradients come between those of the matrices: v, k_norm, k, q_norm, q are ready."""
-    if not part["qk_norm"]:
-        return part["qkv"]
-    both = part["qkv"] + part["qk_norm"]
-    return tuple(tensor for letter in "qkv" for tensor in both if f".{letter}_" in tensor.name)
+    norm = shapes.embedding_norm_tensors(arch)
+    return [gather, stream_norm("embedding_norm", "embedding", norm, arch, batch, readers=1)] if norm else [gather]
 
 
 def _block(arch: Architecture, batch: Batch, layer: int) -> list[Operation]:
-    """One transformer block, forward order."""
-    name, part = f"layers.{layer}", shapes.block_tensors(arch, layer)
-    tokens, e = batch.tokens, batch.precision.compute_bytes
-    hidden, ffn, query = arch.hidden_size, arch.intermediate_size, arch.query_size
-    unit, precision = float(tokens * e), batch.precision
-    gated = arch.family != "gpt2"
-    qkv = ((query, hidden), (arch.kv_size, hidden), (arch.kv_size, hidden)) if gated else ((3 * hidden, hidden),)
-    up = ((ffn, hidden), (ffn, hidden)) if gated else ((ffn, hidden),)
-    into_qkv, into_up = (
-        tokens * hidden * elementwise.linear_kept_bytes(precision, readers=readers, fused=batch.fused)
-        for readers in (len(qkv), len(up))
-    )
-    operations = [
-        _norm_op(f"{name}.attn_norm", name, part["attn_norm"], arch, batch, readers=len(qkv)),
-        _gemm(f"{name}.attn.qkv", name, _qkv_tensors(part), qkv, batch, saved=into_qkv),
-    ]
-    if gated:
-        operations.append(_rotary(arch, batch, name))
-    core = _attention(arch, batch, name)
-    inputs = _qkv_inputs_bytes(arch, batch)
-    operations.append(recomputed_attention(core, inputs) if batch.recompute == "selective" else core)
-    operations.append(_gemm(f"{name}.attn.out", name, part["out"], ((hidden, query),), batch, saved=unit * query))
-    operations.extend(_dropout(arch, batch, f"{name}.attn.dropout", name))
-    operations.append(_norm_op(f"{name}.mlp_norm", name, part["mlp_norm"], arch, batch, readers=len(up)))
-    operations.append(_gemm(f"{name}.mlp.up", name, part["up"], up, batch, saved=into_up))
-    operations.append(_activation(batch, name, ffn, gated=gated))
-    operations.append(_gemm(f"{name}.mlp.down", name, part["down"], ((hidden, ffn),), batch, saved=unit * ffn))
-    operations.extend(_dropout(arch, batch, f"{name}.mlp.dropout", name))
+    """One transformer block, forward order; a norm is there where the layout has one."""
+    name, parts = f"layers.{layer}", shapes.block_tensors(arch, layer)
+    matrices, hidden = shapes.block_matrices(arch, layer), arch.hidden_size
+    mlp = _mlp(arch, batch, layer, parts, matrices)
+    attention = attention_operations(arch, batch, layer, parts, matrices)
+    readers = len(matrices.get("latent") or matrices["qkv"])
+    into_mlp = _mlp_readers(arch, layer, matrices)
+    if arch.layout.parallel and not parts.get("mlp_norm"):
+        readers += into_mlp
+    operations = []
+    if parts.get("attn_norm"):
+        operations.append(stream_norm(f"{name}.attn_norm", name, parts["attn_norm"], arch, batch, readers=readers))
+    operations += attention + _dropout(arch, batch, f"{name}.attn.dropout", name)
+    alone = not parts.get("attn_norm")
+    if after := parts.get("attn_post_norm"):
+        operations.append(branch_norm(f"{name}.attn_post_norm", name, after, arch, batch, hidden, residual=alone))
+    if parts.get("mlp_norm"):
+        operations.append(stream_norm(f"{name}.mlp_norm", name, parts["mlp_norm"], arch, batch, readers=into_mlp))
+    operations += mlp + _dropout(arch, batch, f"{name}.mlp.dropout", name)
+    if after := parts.get("mlp_post_norm"):
+        operations.append(branch_norm(f"{name}.mlp_post_norm", name, after, arch, batch, hidden, residual=alone))
     return operations
 
 
-def _rotary(arch: Architecture, batch: Batch, name: str) -> Operation:
-    """Rotate q and k, after their norms if any; eager code also repeats each key-value head for its query heads."""
-    elements = float(batch.tokens * (arch.query_size + arch.kv_size))
-    cost = elementwise.rotary(batch.precision, qk_norm=arch.qk_norm, fused=batch.fused)
-    if arch.kv_size < arch.query_size and not batch.fused:
-        # k and v: read kv_size, write query_size each; backward adds the copies' gradients up again.
-        repeat = 2.0 * batch.precision.compute_bytes
-        cost += Cost(forward=repeat, backward=repeat, kernels=(2, 2))
-    kept = elementwise.qk_norm_kept_bytes(batch.precision, fused=batch.fused) if arch.qk_norm else 0.0
-    return _elementwise(f"{name}.attn.rotary", name, elements, cost, saved=elements * kept)
+def _mlp_readers(arch: Architecture, layer: int, matrices: dict[str, Matrices]) -> int:
+    """How many layers read the norm before the MLP: up and gate; or router, experts and what is shared."""
+    experts = arch.experts_of(layer)
+    if experts is None:
+        return len(matrices["up"])
+    beside = ("router", "shared_up", "shared_gate")
+    return 1 + sum(len(matrices.get(part, ())) for part in beside)
 
 
-def _attention(arch: Architecture, batch: Batch, name: str) -> Operation:
-    """Scores and values. Flash: causal half, backward recomputes the scores (2.5 x). Eager: the full matrix."""
-    tokens, e, seq = batch.tokens, batch.precision.compute_bytes, batch.seq_len
-    query, heads = arch.query_size, arch.num_heads
-    full = 4.0 * tokens * seq * query
-    saved = _qkv_inputs_bytes(arch, batch)
-    traffic = float(tokens * e * (2 * query + 2 * arch.kv_size))
-    if batch.attention != "eager":
-        return Operation(
-            name=f"{name}.attn.core", layer=name, kind="attention", forward_flop=full / 2, backward_flop=1.25 * full,
-            forward_bytes=traffic, backward_bytes=2 * traffic + tokens * e * query, backward_kernels=3,
-            saved_bytes=saved + STATISTICS_BYTES * heads * tokens, head_dim=arch.head_dim, seq_len=seq,
-            attention=batch.attention,
-        )  # fmt: skip
-    scores = float(heads * seq * tokens)
-    kept = scores * elementwise.scores_kept_bytes(
-        batch.precision, fp32_softmax=arch.family != "gpt2", dropout=arch.dropout, fused=batch.fused
-    )
-    return Operation(
-        name=f"{name}.attn.core", layer=name, kind="gemm", forward_flop=full, backward_flop=2 * full,
-        gemm=((heads * tokens, seq, arch.head_dim), (heads * tokens, arch.head_dim, seq)),
-        forward_bytes=traffic, backward_bytes=2 * traffic,
-        elementwise_forward_bytes=scores * EAGER_SCORE_FORWARD_BYTES * e / 2,
-        elementwise_backward_bytes=scores * EAGER_SCORE_BACKWARD_BYTES * e / 2,
-        forward_kernels=6, backward_kernels=8, saved_bytes=saved + kept, head_dim=arch.head_dim, seq_len=seq,
-    )  # fmt: skip
-
-
-def _activation(batch: Batch, name: str, ffn: int, *, gated: bool) -> Operation:
-    """SwiGLU keeps gate, up and silu(gate): 3 f; GELU keeps its input: f."""
-    elements = float(batch.tokens * ffn)
-    saved = elements * batch.precision.compute_bytes * (3 if gated else 1)
-    cost = elementwise.activation(batch.precision, gated=gated, fused=batch.fused)
-    return _elementwise(f"{name}.mlp.activation", name, elements, cost, saved=saved)
+def _mlp(
+    arch: Architecture, batch: Batch, layer: int, parts: dict[str, Tensors], matrices: dict[str, Matrices]
+) -> list[Operation]:
+    """Up (with its gate), activation, down; or experts."""
+    if arch.experts_of(layer):
+        return expert_operations(arch, batch, layer, parts, matrices)
+    name, ffn, up = f"layers.{layer}", arch.intermediate_size, matrices["up"]
+    kept, unit = inputs_kept(batch, arch.hidden_size, len(up)), float(batch.tokens * batch.precision.compute_bytes)
+    if arch.layout.parallel and not parts.get("mlp_norm") and not batch.precision.cached_weight_bytes:
+        kept = 0.0  # the very tensor that q, k and v keep
+    return [
+        products(f"{name}.mlp.up", name, parts["up"], up, batch, kept),
+        activation(f"{name}.mlp.activation", name, batch, batch.tokens, ffn, gated=arch.layout.gated),
+        products(f"{name}.mlp.down", name, parts["down"], matrices["down"], batch, unit * ffn),
+    ]
 
 
 def _dropout(arch: Architecture, batch: Batch, name: str, layer: str) -> list[Operation]:
@@ -272,13 +155,13 @@ def _dropout(arch: Architecture, batch: Batch, name: str, layer: str) -> list[Op
         return []
     elements = float(batch.tokens * arch.hidden_size)
     cost = elementwise.dropout(batch.precision, fused=batch.fused)
-    return [_elementwise(name, layer, elements, cost, saved=elements)]
+    return [elements_op(name, layer, elements, cost, saved=elements)]
 
 
 def _head(arch: Architecture, batch: Batch) -> Operation:
     saved = float(batch.tokens * arch.hidden_size * batch.precision.compute_bytes)
-    shape = ((arch.vocab_size, arch.hidden_size),)
-    return _gemm("lm_head", "head", shapes.head_tensors(arch), shape, batch, saved=saved)
+    matrix = ((arch.vocab_size, arch.hidden_size),)
+    return products("lm_head", "head", shapes.head_tensors(arch), matrix, batch, saved=saved)
 
 
 def _logit_copy_bytes(batch: Batch) -> float:
@@ -289,8 +172,12 @@ def _logit_copy_bytes(batch: Batch) -> float:
 def _loss(arch: Architecture, batch: Batch) -> Operation:
     """Cross entropy: keeps the logits (2 bytes) and their fp32 log-softmax (4), 6 T V in 16-bit training.
 
-    A compiled loss would keep less; most compiled runs compile the model and leave the loss outside.
+    A compiled loss would keep less; most compiled runs compile the model and leave the loss outside. A soft cap keeps
+    its tanh besides.
     """
     logits = float(batch.tokens * arch.vocab_size)
-    cost = elementwise.cross_entropy(batch.precision, fused=batch.fused)
-    return _elementwise("loss", "head", logits, cost, saved=logits * (4 + _logit_copy_bytes(batch)), kind="loss")
+    cost, kept = elementwise.cross_entropy(batch.precision, fused=batch.fused), 4 + _logit_copy_bytes(batch)
+    if arch.logit_softcap:
+        cost += elementwise.softcap(batch.precision, fused=batch.fused)
+        kept += batch.precision.compute_bytes
+    return elements_op("loss", "head", logits, cost, saved=logits * kept, kind="loss")

@@ -1,0 +1,33 @@
+"""One micro-batch on one rank: its size, and how it is computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulator.training.precision import Precision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """One micro-batch on one rank: its size, and how it is computed.
+
+    ``attention`` is 'eager' or a fused kernel ('flash', 'flash-1', 'flash-3'); ``kernels`` one of
+    ``elementwise.KERNELS``; ``recompute`` one of ``recompute.MODES``.
+    """
+
+    seq_len: int
+    micro_batch: int
+    precision: Precision
+    attention: str
+    kernels: str = "eager"
+    recompute: str = "none"
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in the micro-batch."""
+        return self.seq_len * self.micro_batch
+
+    @property
+    def fused(self) -> bool:
+        """Whether a compiler or a library fuses what lies between the products."""
+        return self.kernels == "fused"
