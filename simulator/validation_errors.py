@@ -16,6 +16,7 @@ from pydantic import BaseModel, Tag, ValidationError
 
 from simulator.errors import UnsupportedError
 from simulator.problems import Loc, nearest, show
+from simulator.spellings import ours_for
 
 _Error = Mapping[str, Any]
 _EXPECTED = {
@@ -223,7 +224,9 @@ def _unknown(item: _Error, model: type[BaseModel]) -> str:
     key = str(item["loc"][-1])
     owners = _models_at(model, item["loc"][:-1])
     accepted = [info.alias or name for owner in owners[:1] for name, info in owner.model_fields.items()]
-    return f"unknown key {show(key)}; accepted: {', '.join(accepted)}{nearest(key, accepted)}"
+    ours = ours_for(key, item["place"][:-1]) if "train" in model.model_fields else ""
+    meant = f"; did you mean {ours!r}?" if ours else nearest(key, accepted)
+    return f"unknown key {show(key)}; accepted: {', '.join(accepted)}{meant}"
 
 
 def _models_at(kind: Any, loc: Loc) -> list[type[BaseModel]]:
