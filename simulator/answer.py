@@ -6,7 +6,7 @@ import gc
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulator.collective_rows import Field, make_field, rows_of
 from simulator.collectives import AUTO
@@ -20,6 +20,7 @@ from simulator.network.faults import with_faults
 from simulator.network.graph import Ints, Network
 from simulator.network.placement import place_ranks, split
 from simulator.planner import make_job
+from simulator.report.fragment import step_fragment
 from simulator.report.metrics import StepReport, measure
 from simulator.rows import Row
 from simulator.scenario import Collective, Scenario
@@ -35,6 +36,10 @@ class StepAnswer:
     timeline: Timeline
     startup: Timeline
     report: StepReport
+
+    def _repr_html_(self) -> str:
+        """Verdict, numbers and bars, where a notebook shows the answer as the value of a cell."""
+        return step_fragment(self.report, self.job, self.network)
 
 
 def cluster_network(scenario: Scenario) -> Network:
@@ -74,19 +79,38 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-@_uncollected()
-def answer_step(scenario: Scenario) -> StepAnswer:
-    """Simulate one training step of a scenario that has a model. Raises ScenarioError for what cannot be."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Wiring:
+    """A scenario's network, and the collectives made on it so far: what scenarios that differ in compute can share."""
+
+    network: Network
+    maker: CoflowMaker
+
+
+def wiring_of(scenario: Scenario) -> Wiring:
+    """The scenario's cluster, wired. Raises NetworkError naming line and key."""
     network = cluster_network(scenario)
+    return Wiring(network=network, maker=CoflowMaker(network))
+
+
+@_uncollected()
+def answer_step(scenario: Scenario, wiring: Wiring | None = None, *, with_startup: bool = True) -> StepAnswer:
+    """Simulate one training step of a scenario that has a model. Raises ScenarioError for what cannot be.
+
+    wiring: that of a scenario with the same network and library, which saves making them again.
+    with_startup: also what is sent once before the first step, which can take longer to simulate than the step; without
+    it ``startup`` is empty and takes no time.
+    """
+    network, maker = (wired := wiring or wiring_of(scenario)).network, wired.maker
     job = make_job(scenario, network)
-    maker = CoflowMaker(network)
     fidelity = "message" if scenario.engine.fidelity == "message" else "coflow"
     interference = Interference(
         core_share=job.core_share, channel_share=job.channel_share, memory_s_per_byte=job.memory_s_per_byte
     )
     play = simulate_steady if job.train.host_syncs == "never" else simulate
     timeline = play(job.step, network, interference=interference, fidelity=fidelity, maker=maker)
-    startup = simulate(job.startup, network, maker=maker)
+    before = job.startup if with_startup else replace(job.startup, tasks=())
+    startup = simulate(before, network, maker=maker)
     return StepAnswer(
         network=network, job=job, timeline=timeline, startup=startup, report=measure(timeline, startup, job)
     )  # fmt: skip

@@ -17,6 +17,7 @@ from pathlib import Path
 from simulator import shipped
 from simulator.device import DeviceSpec
 from simulator.errors import ScenarioError
+from simulator.file_tree import located
 from simulator.heads import degree_problem, heads_of, heads_of_file
 from simulator.library import AlphaBetaLibrary, CalibratedLibrary, NcclLibrary
 from simulator.model_spec import MODEL_FORMS, HfModel, PresetModel
@@ -25,6 +26,7 @@ from simulator.overrides import Forms, apply_overrides
 from simulator.preset import PresetSpec
 from simulator.problems import Loc, Problem, nearest, show
 from simulator.profiles import library_at, profile
+from simulator.scaling import lacking, scaled
 from simulator.scenario import Cluster, Scenario
 from simulator.text_file import read_text
 from simulator.topology import SPECS, TopologySpec
@@ -56,7 +58,16 @@ def load_scenario(path_or_name: str | os.PathLike[str], overrides: Sequence[str]
             errors.append(str(error))
     if errors:
         raise ScenarioError("\n".join(errors))
-    return scenario.model_copy(update=updates).from_origin(Origin(source))
+    return _with_scale(scenario.model_copy(update=updates), source).from_origin(Origin(source))
+
+
+def _with_scale(scenario: Scenario, source: Source) -> Scenario:
+    """The scenario with its own ``cluster.scale`` applied, which stays in it as a record."""
+    factors = dict(scenario.cluster.scale.factors())
+    problems = [Problem(loc=("cluster", "scale", name), message=lacking(scenario, name)) for name in factors]
+    if any(problem.message for problem in problems):
+        raise source.error(*(problem for problem in problems if problem.message))
+    return scaled(scenario, factors)
 
 
 def _unknown_names(source: Source) -> list[str]:
@@ -95,7 +106,7 @@ def _heads(model: dict[str, object], source: Source) -> int | None:
     if isinstance(preset, str) and preset in shipped.names("preset"):
         return heads_of(load_preset(preset).config or {})
     if isinstance(hf, str):
-        path = _from(_base(source, ("model", "hf")), hf)
+        path = located(hf, _base(source, ("model", "hf")))
         return heads_of_file(path / "config.json" if path.is_dir() else path)
     return heads_of(model)
 
@@ -107,7 +118,7 @@ def load_topology(ref: str, base_dir: Path | None = None) -> TopologySpec:
     """
     if not is_path(ref):
         return _topology_from(read(shipped.topology_file(ref)))
-    return _topology_from(read(_from(base_dir, ref), also_known=shipped.names("topology")))
+    return _topology_from(read(located(ref, base_dir), also_known=shipped.names("topology")))
 
 
 def load_device(name: str) -> DeviceSpec:
@@ -117,7 +128,7 @@ def load_device(name: str) -> DeviceSpec:
 
 def load_library(ref: str, base_dir: Path | None = None) -> AlphaBetaLibrary | NcclLibrary:
     """A communication library: a shipped one by name, or a file when ``ref`` holds a '/' or ends in .yaml or .yml."""
-    path = _from(base_dir, ref) if is_path(ref) else shipped.library_file(ref)
+    path = located(ref, base_dir) if is_path(ref) else shipped.library_file(ref)
     source, library = library_at(path, also_known=shipped.names("library") if is_path(ref) else ())
     return _corrected(library, source) if isinstance(library, CalibratedLibrary) else library
 
@@ -163,9 +174,20 @@ def is_path(ref: str) -> bool:
     return "/" in ref or os.sep in ref or ref.endswith((".yaml", ".yml"))
 
 
+def is_shipped(ref: str) -> bool:
+    """Whether a scenario's reference is the name of a shipped one; a file of that name comes first."""
+    return ref in shipped.names("scenario") and not Path(ref).is_file()
+
+
+def scenario_text(path_or_name: str | os.PathLike[str]) -> str:
+    """The text of a scenario file as it was written, or of the shipped one of that name. Raises ScenarioError."""
+    ref = os.fspath(path_or_name)
+    return read_text(shipped.scenario_file(ref) if is_shipped(ref) else Path(ref))
+
+
 def _scenario_source(ref: str) -> Source:
     names = shipped.names("scenario")
-    if ref in names and not Path(ref).is_file():
+    if is_shipped(ref):
         return read(shipped.scenario_file(ref))
     if not ref.strip():
         raise ScenarioError(f"expected a scenario file or one of: {', '.join(names)}")
@@ -175,11 +197,6 @@ def _scenario_source(ref: str) -> Source:
         if is_path(ref) or Path(ref).exists():
             raise
         raise ScenarioError(f"{error}; shipped scenarios: {', '.join(names)}") from None
-
-
-def _from(base_dir: Path | None, ref: str) -> Path:
-    path = Path(ref).expanduser() if ref.startswith("~/") else Path(ref)
-    return path if base_dir is None else base_dir / path
 
 
 def _base(source: Source, loc: Loc) -> Path | None:
@@ -231,7 +248,7 @@ def _resolved_cluster(scenario: Scenario, source: Source) -> Cluster:
         topology = _with_profiles(ref, source, loc)
     else:
         with _at(source, loc):
-            path = _from(_base(source, loc), ref) if is_path(ref) else shipped.topology_file(ref)
+            path = located(ref, _base(source, loc)) if is_path(ref) else shipped.topology_file(ref)
             text = read(path, also_known=shipped.names("topology"))
         topology = _topology_from(text)
     library = scenario.cluster.library
@@ -256,7 +273,7 @@ def _resolved_model(scenario: Scenario, source: Source) -> object:
     if not isinstance(model, HfModel):
         return model
     loc: Loc = ("model", "hf")
-    path = _from(_base(source, loc), model.hf)
+    path = located(model.hf, _base(source, loc))
     path = path / "config.json" if path.is_dir() else path
     with _at(source, loc):
         read_text(path)
@@ -267,8 +284,13 @@ _RESOLVE = {"cluster": _resolved_cluster, "model": _resolved_model}
 
 
 def scenario_digest(scenario: Scenario) -> str:
-    """SHA-256 (hex) of what a loaded scenario says, files it points to included; not of how it was written."""
-    text = json.dumps(scenario.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+    """SHA-256 (hex) of what a loaded scenario says, files it points to included; not of how it was written or of where
+    the files are.
+    """
+    said = scenario.model_dump(mode="json")
+    if isinstance(scenario.model, HfModel):
+        said["model"] = {"hf": "config.json"}
+    text = json.dumps(said, sort_keys=True, separators=(",", ":"))
     digest = hashlib.sha256(text.encode())
     if isinstance(scenario.model, PresetModel):
         digest.update(shipped.preset_file(scenario.model.preset).read_bytes())

@@ -6,7 +6,10 @@ a wheel carries them inside the package (``force-include`` in pyproject.toml).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 from simulator.errors import ScenarioError
@@ -29,10 +32,16 @@ def _folder(kind: Kind) -> Path:
     return inside if inside.is_dir() else _PACKAGE.parent / _FOLDERS[kind]
 
 
-def _files(kind: Kind) -> dict[str, Path]:
+def _files(kind: Kind) -> Mapping[str, Path]:
     folder = _folder(kind)
-    found = sorted(folder.iterdir()) if folder.is_dir() else []
-    return {path.stem: path for path in found if path.suffix in _SUFFIXES}
+    return _listed(folder, folder.stat().st_mtime_ns) if folder.is_dir() else {}
+
+
+@lru_cache(maxsize=16)
+def _listed(folder: Path, _changed_ns: int) -> Mapping[str, Path]:
+    """A sweep looks names up several times for every point."""
+    found = sorted(folder.iterdir())
+    return MappingProxyType({path.stem: path for path in found if path.suffix in _SUFFIXES})
 
 
 def names(kind: Kind) -> tuple[str, ...]:

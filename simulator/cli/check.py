@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from simulator.cli.implementation import implementation
@@ -18,6 +20,18 @@ from simulator.cli.implementation import implementation
     "'cost>$1M'. May be given several times.",
 )
 @click.option("--search/--no-search", default=True, help="Simulate changes where a judgement fails.  [default: search]")
+@click.option(
+    "--range/--no-range",
+    "with_range",
+    default=True,
+    help="Simulate the slow and fast ends of what the profiles say, where they state any.  [default: range]",
+)
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write a report as one HTML file that needs no network: verdicts, what mends them, costs, charts.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def check(**given: object) -> object:
     """Judge SCENARIO, a YAML file or the name of a shipped one: does it fit, does communication hide, what it costs.

@@ -19,14 +19,33 @@ from simulator.cli.implementation import implementation
     help="Write a Chrome/Perfetto trace: .json, .json.gz, or a directory (ending in '/'): a file per class of ranks.",
 )
 @click.option(
+    "--html",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write a report as one HTML file that needs no network: verdict, charts to zoom into, the scenario.",
+)
+@click.option(
     "--plot",
     type=click.Path(path_type=Path),
-    help="Draw the lanes of one rank, two layers closely, and its memory (.png, .svg, .pdf).",
+    metavar="FILE",
+    help="Draw the lanes of one rank, two layers closely, and its memory (.png, .svg, .pdf), or another --picture.",
+)
+@click.option(
+    "--picture",
+    metavar="NAME",
+    help="What --plot draws: lanes, breakdown, memory, exposed, links or roofline.  [default: lanes]",
 )
 @click.option(
     "--zoom",
     metavar="LAYERS",
-    help="Layers that --plot shows closely: layers.10,layers.11.  [default: two in the middle]",
+    help="Layers that --plot and --html show closely: layers.10,layers.11.  [default: two in the middle]",
+)
+@click.option(
+    "--range",
+    "with_range",
+    is_flag=True,
+    help="Simulate the slow and fast ends of what the profiles say too: step time, exposed communication and cost as a "
+    "range, and verdicts that flip inside it.",
 )
 def run(**given: object) -> object:
     """Simulate SCENARIO: a YAML file, or the name of a shipped one.

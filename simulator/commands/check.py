@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 import click
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from simulator.answer import StepAnswer, answer_step
 from simulator.checking.conditions import parse_condition
@@ -21,15 +19,24 @@ from simulator.load import load_scenario
 from simulator.report.break_even import break_even_of
 from simulator.report.console import console
 from simulator.report.costs import costs_of
-from simulator.report.step_text import failing_first, headline, verdict_line
+from simulator.report.html.page import check_page
+from simulator.report.progress import counting
+from simulator.report.headline import failing_first, headline
+from simulator.report.step_text import verdict_line
 from simulator.report.verdict import Verdict, bound_sentence
 from simulator.scenario import Scenario
+from simulator.step_page import write_step_page
+from simulator.uncertainty.corners import Ranges, ranges_of
+from simulator.uncertainty.text import flip_lines, range_json, range_table
 
 SCHEMA_VERSION = 1
 
 
-def check(scenario: str, overrides: tuple[str, ...], fail_if: tuple[str, ...], search: bool, as_json: bool) -> int:
-    """Judge the scenario, print what mends it, and return 1 when a judgement fails, else 0."""
+def check(
+    scenario: str, overrides: tuple[str, ...], fail_if: tuple[str, ...], search: bool, with_range: bool,
+    html: Path | None, as_json: bool,
+) -> int:  # fmt: skip
+    """Judge the scenario, print what mends it, and return 1 when a judgement fails at the typical values, else 0."""
     conditions = [parse_condition(text) for text in fail_if]
 
     def load(more: Sequence[str]) -> Scenario:
@@ -41,37 +48,34 @@ def check(scenario: str, overrides: tuple[str, ...], fail_if: tuple[str, ...], s
     loaded = load(())
     if loaded.collective is not None:
         raise click.UsageError("check judges a training step; this scenario holds a single collective")
+    if html is not None:
+        check_page(html)
     base = answer_step(loaded)
     found = judge(base)
+    ranges = ranges_of(base, judge) if with_range else None
     cures: tuple[Cure, ...] = ()
     if search and not all(verdict.ok for verdict in found):
-        with _progress() as tell:
+        with counting("simulating changes") as tell:
             cures = find_cures(base, load, judge, tell)
+    if html is not None:
+        write_step_page(base, html, (scenario, overrides), found, cures=cures if search else None, ranges=ranges)
     if as_json:
-        click.echo(json.dumps(_json(base, found, cures, searched=search), indent=2))
+        told = _json(base, found, cures, searched=search) | {"range": range_json(ranges)}
+        click.echo(json.dumps(told, indent=2))
     else:
-        _print(base, found, cures, searched=search)
+        _print(base, found, cures, ranges, searched=search)
     return int(not all(verdict.ok for verdict in found))
 
 
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
-    """How many changes are simulated, on standard error, where that is a terminal."""
-    columns = (TextColumn("simulating changes"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("changes", total=None)
-
-        def tell(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
-        yield tell
-
-
-def _print(base: StepAnswer, found: Sequence[Verdict], cures: Sequence[Cure], *, searched: bool) -> None:
+def _print(
+    base: StepAnswer, found: Sequence[Verdict], cures: Sequence[Cure], ranges: Ranges | None, *, searched: bool
+) -> None:
     out = console()
     out.print(headline(base.report, base.job, base.network), markup=False, highlight=False)
     for verdict in failing_first(found):
         out.print(verdict_line(verdict))
+    for line in flip_lines(ranges) if ranges else ():
+        out.print(line)
     out.print(bound_sentence(base.report, base.job), markup=False, highlight=False, style="bold")
     for text in break_even_lines(break_even_of(base.report, base.job)):
         out.print(text)
@@ -83,6 +87,9 @@ def _print(base: StepAnswer, found: Sequence[Verdict], cures: Sequence[Cure], *,
             out.print("No change that was tried mends it, alone or with another.", style="bold")
     out.print("")
     out.print(cost_table(costs_of(base.report, base.job)))
+    if ranges:
+        out.print("")
+        out.print(range_table(ranges))
 
 
 def _json(base: StepAnswer, found: Sequence[Verdict], cures: Sequence[Cure], *, searched: bool) -> dict[str, object]:
@@ -90,6 +97,7 @@ def _json(base: StepAnswer, found: Sequence[Verdict], cures: Sequence[Cure], *, 
     tried = [
         {
             "set": list(cure.change.overrides), "why": cure.change.why, "alters_batch": cure.change.alters_batch,
+            "alters_hardware": cure.change.hardware,
             "step_time_s": cure.step_time_s, "gpu_s_per_token": cure.gpu_s_per_token,
             "memory_peak_bytes": cure.peak_bytes, "exposed_share": cure.exposed_share, "gpus": cure.num_ranks,
             "tokens_per_step": cure.tokens_per_step,

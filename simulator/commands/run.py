@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
@@ -13,48 +15,102 @@ from simulator.commands.collective import print_rows, where
 from simulator.load import load_scenario
 from simulator.placing import words
 from simulator.report.console import bar_character, console
+from simulator.report.html.page import check_page
 from simulator.report.memory import class_memory
 from simulator.report.picture_file import check_picture
+from simulator.report.pictures.drawn import LANES, Step, check_name, draw_picture
 from simulator.report.step_json import step_json
-from simulator.report.step_text import headline, step_text
+from simulator.report.headline import headline
+from simulator.report.step_text import step_text
 from simulator.report.swimlanes import swimlanes_of
 from simulator.report.swimlanes_plot import plot_step
 from simulator.report.trace import check_target, write_trace
-from simulator.report.verdict import picture_finding, verdicts
+from simulator.report.verdict import Verdict, picture_finding, verdicts
 from simulator.scenario import Scenario
+from simulator.step_page import write_step_page
+from simulator.uncertainty.corners import Ranges, ranges_of
+from simulator.uncertainty.text import range_json, range_lines
 
 
 def run(
-    scenario: str, overrides: tuple[str, ...], as_json: bool, trace: str | None, plot: Path | None, zoom: str | None
-) -> int:
+    scenario: str, overrides: tuple[str, ...], as_json: bool, trace: str | None, html: Path | None, plot: Path | None,
+    picture: str | None, zoom: str | None, with_range: bool,
+) -> int:  # fmt: skip
     """Simulate a step or a single collective, print the answer, and return 1 when it is infeasible, else 0.
 
-    trace, plot: files to write beside it. zoom: layers of the picture, separated by commas.
+    trace, html, plot: files to write beside it. picture: which one --plot draws. zoom: layers that pictures show
+    closely, separated by commas. with_range: simulate the ends of what the profiles say as well.
     """
     started = time.perf_counter()
     loaded = load_scenario(scenario, overrides)
-    if zoom is not None and plot is None:
-        raise click.UsageError("--zoom says what --plot shows closely: give both")
-    if zoom is not None and not _names(zoom):
-        raise click.UsageError(f"--zoom: {zoom!r} names no layer; accepted: names separated by commas, as layers.10")
+    files = Files(trace=trace, html=html, plot=plot, picture=picture, zoom=zoom)
+    _check_options(files)
+    if loaded.collective is not None and with_range:
+        raise click.UsageError("--range is of a training step; this scenario holds a single collective")
     if loaded.collective is not None:
-        return run_collective(loaded, as_json, trace, plot)
-    if trace is not None:
-        check_target(trace)
-    if plot is not None:
-        check_picture(plot)
+        return run_collective(loaded, as_json, trace, plot, html)
+    _check_targets(files)
     answer = answer_step(loaded)
-    if trace is not None:
-        for warning in write_trace(answer.timeline, trace, device=answer.job.device).warnings:
-            click.echo(f"warning: {warning}", err=True)
-    if plot is not None:
-        draw(answer, plot, zoom)
-    print_step(answer, as_json, time.perf_counter() - started)
+    ranges = {"range": ranges_of(answer, _judge)} if with_range else {}
+    _write(answer, files, (scenario, overrides), ranges.get("range"))
+    print_step(answer, as_json, time.perf_counter() - started, **ranges)
     return exit_code(answer)
 
 
-def draw(answer: StepAnswer, path: Path, zoom: str | None) -> None:
-    """The picture of the step, with the layers ``zoom`` closely."""
+class Files(NamedTuple):
+    """What is written beside the answer: a trace, a page, a picture and which, with the layers ``zoom`` closely."""
+
+    trace: str | None
+    html: Path | None
+    plot: Path | None
+    picture: str | None
+    zoom: str | None
+
+
+def _check_options(files: Files) -> None:
+    """Raises UsageError for options that do not belong together."""
+    if files.picture is not None:
+        check_name(files.picture)
+        if files.plot is None:
+            raise click.UsageError("--picture says what --plot draws: give both")
+    if files.zoom is None:
+        return
+    if files.plot is None and files.html is None:
+        raise click.UsageError("--zoom says what --plot shows closely: give both")
+    if files.html is None and files.picture not in (None, LANES):
+        raise click.UsageError(f"--zoom is of the lanes; --picture {files.picture} has none")
+    if not _names(files.zoom):
+        raise click.UsageError(
+            f"--zoom: {files.zoom!r} names no layer; accepted: names separated by commas, as layers.10"
+        )
+
+
+def _check_targets(files: Files) -> None:
+    """Raises ScenarioError for a file that could not be written, before anything is simulated."""
+    if files.trace is not None:
+        check_target(files.trace)
+    if files.html is not None:
+        check_page(files.html)
+    if files.plot is not None:
+        check_picture(files.plot)
+
+
+def _write(answer: StepAnswer, files: Files, asked: tuple[str, Sequence[str]], ranges: Ranges | None) -> None:
+    if files.trace is not None:
+        for warning in write_trace(answer.timeline, files.trace, device=answer.job.device).warnings:
+            click.echo(f"warning: {warning}", err=True)
+    if files.html is not None:
+        zoom = _names(files.zoom or "")
+        write_step_page(answer, files.html, asked, _judge(answer), ranges=ranges, zoom=zoom)
+    if files.plot is not None:
+        draw(answer, files.plot, files.picture or LANES, files.zoom)
+
+
+def draw(answer: StepAnswer, path: Path, picture: str, zoom: str | None) -> None:
+    """One picture of the step; the lanes with the layers ``zoom`` closely."""
+    if picture != LANES:
+        draw_picture(picture, Step(answer.timeline, answer.report, answer.job, answer.network), path)
+        return
     layers, job, report = _names(zoom or ""), answer.job, answer.report
     capacity = None if job.device is None else job.device.memory * job.scenario.limits.memory
     memory = class_memory(answer.timeline, (lanes := swimlanes_of(answer.timeline, layers)).ranks)
@@ -66,23 +122,33 @@ def _names(zoom: str) -> list[str]:
     return [name.strip() for name in zoom.split(",") if name.strip()]
 
 
-def print_step(answer: StepAnswer, as_json: bool, wall_s: float) -> None:
-    """The report on stdout."""
+def print_step(answer: StepAnswer, as_json: bool, wall_s: float, **ranges: Ranges | None) -> None:
+    """The report on stdout; with ``range`` (None where nothing is uncertain) also that."""
     if as_json:
-        click.echo(json.dumps(step_json(answer.report, answer.job, wall_s), indent=2))
+        told = {name: range_json(found) for name, found in ranges.items()}
+        click.echo(json.dumps(step_json(answer.report, answer.job, wall_s) | told, indent=2))
         return
     out = console()
-    for piece in step_text(answer.report, answer.job, answer.network, bar_character(out)):
+    beside = [line for found in ranges.values() for line in range_lines(found)]
+    for piece in step_text(answer.report, answer.job, answer.network, bar_character(out), beside):
         out.print(piece)
+
+
+def _judge(answer: StepAnswer) -> list[Verdict]:
+    return verdicts(answer.report, answer.job)
 
 
 def exit_code(answer: StepAnswer) -> int:
     """1 when a verdict fails, else 0."""
-    return int(not all(v.ok for v in verdicts(answer.report, answer.job)))
+    return int(not all(v.ok for v in _judge(answer)))
 
 
-def run_collective(scenario: Scenario, as_json: bool, trace: str | None, plot: Path | None = None) -> int:
+def run_collective(
+    scenario: Scenario, as_json: bool, trace: str | None, plot: Path | None = None, html: Path | None = None
+) -> int:
     """A scenario that holds one collective: the row that ``simulator collective`` would print."""
+    if html is not None:
+        raise click.UsageError("--html is a report of a training step; this scenario holds a single collective")
     if trace is not None:
         raise click.UsageError("--trace shows a training step; this scenario holds a single collective")
     if plot is not None:

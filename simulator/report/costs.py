@@ -34,7 +34,7 @@ class Money:
 class Costs:
     """gpu_hours: of the whole run. All of the run is None without ``goal.tokens``, all money without ``cost``.
 
-    days_by_6nd: 6 N D FLOP at ``PLANNED_MFU`` of the device's peak; None without a device.
+    days_by_6nd: 6 N D FLOP at ``PLANNED_MFU`` of the device's peak, N the active parameters; None without a device.
     """
 
     gpu_hours_per_million_tokens: float
@@ -85,4 +85,4 @@ def _days_by_6nd(job: Job, tokens: float | None) -> float | None:
     if tokens is None or job.device is None or job.model.measured:
         return None
     peak = job.device.peak_flop_per_s(computing_precision(job.inputs.precision, job.scenario.parallel).dtype)
-    return 6.0 * job.model.num_parameters * tokens / (job.num_ranks * peak * PLANNED_MFU) / _DAY_S
+    return 6.0 * job.model.num_active_parameters * tokens / (job.num_ranks * peak * PLANNED_MFU) / _DAY_S

@@ -43,6 +43,7 @@ def step_json(report: StepReport, job: Job, wall_s: float) -> dict[str, Any]:
         "mfu": report.mfu,
         "mfu_definition": report.mfu_definition,
         "num_parameters": job.model.num_parameters,
+        "num_active_parameters": job.model.num_active_parameters,
         "memory": _memory(report, job),
         "waiting": [
             {"ranks": w.ranks.name, "count": len(w.ranks.ranks), "speed": w.ranks.speed, "work": w.ranks.work,

@@ -10,12 +10,13 @@ from rich.text import Text
 
 from simulator.job import Job
 from simulator.network.graph import Network
+from simulator.report.headline import failing_first, headline
 from simulator.report.lanes import Waiting, slowest
 from simulator.report.metrics import CollectiveUse, StepReport, grouped
 from simulator.report.ranks_text import rank_notes
 from simulator.report.slack import slack_of
 from simulator.report.verdict import KIND_WORDS, Verdict, bound_sentence, verdicts
-from simulator.report.words import purpose_words, strategy_words
+from simulator.report.words import purpose_words
 from simulator.units import format_bandwidth, format_bytes, format_gib, format_percent, format_time
 
 #: Rows of the table of collectives; the rest are summed in one line.
@@ -31,13 +32,16 @@ LIBRARY = "library"
 _BAR, _SHORT_BAR = 28, 16
 
 
-def step_text(report: StepReport, job: Job, network: Network, block: str) -> Iterator[RenderableType]:
-    """The report, piece by piece. block: the character that bars are drawn with."""
+def step_text(
+    report: StepReport, job: Job, network: Network, block: str, beside: Sequence[RenderableType] = ()
+) -> Iterator[RenderableType]:
+    """The report, piece by piece. block: the character that bars are drawn with. beside: told after the verdicts."""
     yield Text(headline(report, job, network))
     for verdict in failing_first(verdicts(report, job)):
         yield verdict_line(verdict)
         yield from _changes(verdict)
     yield Text(bound_sentence(report, job), style="bold")
+    yield from beside
     if len(report.waiting) > 1:
         yield Text(_waiting(report))
     for note in rank_notes(job):
@@ -60,31 +64,6 @@ def step_text(report: StepReport, job: Job, network: Network, block: str) -> Ite
             "here: read exposed communication as an upper end"
         )
     yield Text(_engine(report), style="dim")
-
-
-def headline(report: StepReport, job: Job, network: Network) -> str:
-    """Model, strategy, cluster and batch in one line."""
-    train = job.train
-    size = f"{job.model.num_parameters / 1e9:.3g}B" if job.model.num_parameters >= 1e9 else (
-        f"{job.model.num_parameters / 1e6:.3g}M"
-    )  # fmt: skip
-    nodes = f"{network.num_nodes} node{'s' if network.num_nodes != 1 else ''}"
-    gpus = f"{job.num_ranks:,} GPU{'s' if job.num_ranks != 1 else ''}"
-    line = f"{job.model.name} ({size} parameters), {_strategy(job)} on {gpus}"
-    batch = f"micro-batch {train.micro_batch}" + (f" x {job.model.seq_len} tokens" if job.model.seq_len > 1 else "")
-    if train.grad_accumulation > 1:
-        batch += f" x {train.grad_accumulation} accumulated"
-    return f"{line} ({nodes} of {network.name}); {batch}, {train.precision}"
-
-
-def _strategy(job: Job) -> str:
-    parallel = job.scenario.parallel
-    return strategy_words(parallel.strategy, parallel.implemented_by)
-
-
-def failing_first(judged: Sequence[Verdict]) -> list[Verdict]:
-    """In the order in which they are told: what is wrong comes first."""
-    return sorted(judged, key=lambda verdict: verdict.ok)
 
 
 def verdict_line(verdict: Verdict) -> Text:

@@ -25,7 +25,7 @@ _MARGIN = 0.06
 class Bar:
     """One thing on a lane. style: the kind of a compute task, or the operation of a collective. labels: longest first.
 
-    layer: of the model that it belongs to, '' for none.
+    layer: of the model that it belongs to, '' for none. task: what it stands for; None where it is no single task.
     """
 
     start_s: float
@@ -33,6 +33,7 @@ class Bar:
     style: str
     labels: tuple[str, ...]
     layer: str = ""
+    task: Task | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +72,13 @@ def swimlanes_of(timeline: Timeline, zoom: Sequence[str] = ()) -> Swimlanes:
     spans = timeline.of_class(ranks.name)
     layers = checked_layers(spans, zoom) if zoom else _middle(_layers(spans))
     return Swimlanes(
-        ranks=ranks, rows=tuple(_rows(timeline, ranks, spans)), windows=tuple(_windows(spans, layers)),
-        end_s=timeline.end_s,
+        ranks=ranks, rows=rows_of(timeline, ranks), windows=tuple(_windows(spans, layers)), end_s=timeline.end_s
     )  # fmt: skip
+
+
+def rows_of(timeline: Timeline, ranks: RankClass) -> tuple[Row, ...]:
+    """The lanes of a class of ranks: host, compute, copies, communicators; and last what of these is exposed."""
+    return tuple(_rows(timeline, ranks, timeline.of_class(ranks.name)))
 
 
 def checked_layers(spans: Sequence[Span], zoom: Sequence[str]) -> tuple[str, ...]:
@@ -119,7 +124,8 @@ def _rows(timeline: Timeline, ranks: RankClass, spans: Sequence[Span]) -> Iterat
     issues = host_lane(timeline, ranks)
     if issues:
         yield Row(name=HOST_ROW, bars=tuple(
-            Bar(start_s=max(0.0, i.start_s), end_s=i.end_s, style="host", labels=_labels(i.task), layer=_layer(i.task))
+            Bar(start_s=max(0.0, i.start_s), end_s=i.end_s, style="host", labels=_labels(i.task), layer=_layer(i.task),
+                task=i.task)
             for i in issues if i.end_s > max(0.0, i.start_s)  # what was issued before the step began is not shown
         ))  # fmt: skip
     for lane in _lanes(timeline.plan.tasks):
@@ -143,7 +149,7 @@ def _lanes(tasks: Iterable[Task]) -> list[str]:
 def _bar(span: Span) -> Bar:
     task = span.task
     style = task.op if isinstance(task, Communicate) else task.kind
-    return Bar(start_s=span.start_s, end_s=span.end_s, style=style, labels=_labels(task), layer=_layer(task))
+    return Bar(start_s=span.start_s, end_s=span.end_s, style=style, labels=_labels(task), layer=_layer(task), task=task)
 
 
 def _layer(task: Task) -> str:

@@ -9,7 +9,7 @@ from simulator.network.graph import Network
 from simulator.network.tiers import Tier
 from simulator.report import svg
 from simulator.report.topology_svg_blocks import blocks
-from simulator.report.topology_svg_parts import parts
+from simulator.report.topology_svg_parts import Stroke, parts
 from simulator.report.topology_svg_racks import racks
 from simulator.report.topology_svg_torus import torus
 
@@ -18,6 +18,8 @@ LEFT, TOP = 190.0, 96.0
 
 Drawing = tuple[list[str], float, float]
 """Elements, and the width and height that they take."""
+Key = tuple[str, float, str]
+"""An entry of a legend: colour, thickness, words."""
 
 COLOURS = {
     "uniform": svg.BLUE, "nvlink": svg.GREEN, "nvlink-bridge": svg.GREEN, "xgmi": svg.GREEN, "ici": svg.GREEN,
@@ -46,6 +48,23 @@ def topology_svg(network: Network, tiers: Sequence[Tier], title: str = "") -> st
         *key,
     ]
     return svg.document(width, height, f"{heading}: {count}", elements)
+
+
+def links_svg(network: Network, tiers: Sequence[Tier], title: str, stroke: Stroke, key: Sequence[Key]) -> str | None:
+    """Every cable in a stroke of its own, such as by its use, with a key; None where a picture has no single cables."""
+    if _drawing(network) is not parts:
+        return None
+    links = [tier for tier in tiers if tier.name != "hbm"]
+    rates = {tier.name: units.format_bandwidth(tier.nominal_bytes_per_s, 3) for tier in links}
+    elements, width, bottom = parts(network, dict.fromkeys(rates, svg.GREY), rates, LEFT, 16.0, stroke)
+    y, step = bottom + 24, 150
+    for number, (colour, thick, words) in enumerate(key):
+        x = 30.0 + number * step
+        elements += [
+            svg.line(x, y, x + 40, y, colour=colour, thick=thick),
+            svg.text(x + 50, y + 5, words, anchor="start"),
+        ]
+    return svg.document(max(width + 30, 30.0 + step * len(key)), y + 24, title, elements)
 
 
 def plural(count: int, what: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from simulator.network.graph import Network
 from simulator.report import svg
@@ -13,16 +13,22 @@ FILL = {"spine": "#F6CDB6", "leaf": "#BFDDF0", "switch": "#BFDDF0", "nic": "#D6E
         "host": "#EBC9DC", "pcie-switch": "#F8DFA8", "gpu": "#BFE6DB", "nvswitch": "#8FD3BF"}  # fmt: skip
 At = dict[str, tuple[float, float, float]]
 """Place -> centre x, centre y, width."""
+Stroke = Callable[[str, str], tuple[str, float]]
+"""The two ends of a cable -> its colour and thickness."""
 
 
 def parts(
-    network: Network, colours: Mapping[str, str], rates: Mapping[str, str], left: float, top: float
-) -> tuple[list[str], float, float]:
-    """Draw the whole graph. NVSwitches, bridges and xGMI lie below the GPUs, everything else above."""
+    network: Network, colours: Mapping[str, str], rates: Mapping[str, str], left: float, top: float,
+    stroke: Stroke | None = None,
+) -> tuple[list[str], float, float]:  # fmt: skip
+    """Draw the whole graph. NVSwitches, bridges and xGMI lie below the GPUs, everything else above.
+
+    stroke: of each cable; as its tier's colour says when left out.
+    """
     at = _positions(network, left, top)
     width = max(x + w / 2 for x, _, w in at.values())
     lowest = max(y for _, y, _ in at.values())
-    lines, depth = _links(network, at, colours)
+    lines, depth = _links(network, at, colours, stroke)
     bottom = lowest + max(depth, 20.0) + BOX_H / 2
     boxes = [_part(network, name, place) for name, place in at.items()]
     return [*_frames(network, at, bottom), *lines, *boxes, *_margin(network, at, colours, rates)], width, bottom + 34
@@ -58,24 +64,26 @@ def _positions(network: Network, left: float, top: float) -> At:
     return at
 
 
-def _links(network: Network, at: At, colours: Mapping[str, str]) -> tuple[list[str], float]:
+def _links(
+    network: Network, at: At, colours: Mapping[str, str], stroke: Stroke | None
+) -> tuple[list[str], float]:  # fmt: skip
     """Lines for all cables, the faint ones first, and how far curves hang below the GPUs."""
     role, owner = network.graph.nodes(data="role"), network.graph.nodes(data="node")
     faint, firm, depth = [], [], 0.0
     for a, b in network.link_names[::2]:
         (x1, y1, _), (x2, y2, _) = at[a], at[b]
-        colour = colours[network.graph[a][b]["tier"]]
+        colour, thick = stroke(a, b) if stroke else (colours[network.graph[a][b]["tier"]], None)
         if role[a] == role[b] == "gpu":
             drop = 12 + 0.12 * abs(x1 - x2)
             depth = max(depth, drop)
-            firm.append(svg.arc(x1, x2, y1 + BOX_H / 2, drop, colour=colour))
+            firm.append(svg.arc(x1, x2, y1 + BOX_H / 2, drop, colour=colour, thick=thick or 1.6))
         elif "nvswitch" in (role[a], role[b]):
             x = x1 if role[a] == "gpu" else x2
-            firm.append(svg.line(x, y1, x, y2, colour=colour, thick=3))
+            firm.append(svg.line(x, y1, x, y2, colour=colour, thick=thick or 3))
         elif owner[a] is None and owner[b] is None:
-            faint.append(svg.line(x1, y1, x2, y2, colour=colour, thick=1, faint=True))
+            faint.append(svg.line(x1, y1, x2, y2, colour=colour, thick=thick or 1, faint=stroke is None))
         else:
-            firm.append(svg.line(x1, y1, x2, y2, colour=colour, thick=1.8))
+            firm.append(svg.line(x1, y1, x2, y2, colour=colour, thick=thick or 1.8))
     return faint + firm, depth
 
 

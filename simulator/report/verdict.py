@@ -9,7 +9,7 @@ from simulator.job import Job
 from simulator.report.advice import Change, changes, whole_bytes
 from simulator.report.costs import costs_of
 from simulator.report.lanes import slowest
-from simulator.report.metrics import CollectiveUse, StepReport
+from simulator.report.metrics import CollectiveUse, StepReport, grouped
 from simulator.report.slack import slack_of
 from simulator.units import format_bandwidth, format_bytes, format_dollars, format_gib, format_percent, format_time
 
@@ -109,7 +109,8 @@ def exposed_verdict(report: StepReport, job: Job) -> Verdict | None:
 
 
 def _worst(report: StepReport) -> CollectiveUse | None:
-    return max(report.collectives, key=lambda use: use.exposed_s, default=None)
+    """What is exposed longest: one collective, or equal ones together."""
+    return max(grouped(report.collectives), key=lambda use: use.exposed_s, default=None)
 
 
 def _worst_exposed(report: StepReport) -> str:
@@ -120,6 +121,8 @@ def _worst_exposed(report: StepReport) -> str:
 
 
 def _named(use: CollectiveUse) -> str:
+    if use.count > 1:
+        return f"{use.count} {use.op}s such as {use.purpose} ({format_bytes(use.message_bytes, 3)} each)"
     return f"{use.op} of {use.purpose} ({format_bytes(use.message_bytes, 3)})"
 
 

@@ -1,0 +1,65 @@
+"""One look for each thing that charts show: a colour, a pattern and a word, so that no chart relies on colour alone.
+
+Colours are of Okabe and Ito's set (jfly.uni-koeln.de/color), which colour-blind readers can tell apart.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from simulator.plan import MEMORY_KINDS
+from simulator.report.svg import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION
+
+YELLOW, GREY, DARK = "#F0E442", "#999999", "#555555"
+#: Stands for the colour of the text, which a page that knows a dark scheme chooses.
+INK = "@ink"
+
+
+class Look(NamedTuple):
+    """colour: a hex triplet, or ``INK``. pattern: what hatches it ('' for nothing), as plotly names it."""
+
+    colour: str
+    words: str
+    pattern: str = ""
+
+
+#: Bars of lanes, by kind of compute or operation of a collective, in the order of a legend.
+LANES = {
+    "forward": Look(SKY, "forward"), "backward": Look(BLUE, "backward"), "copy": Look(GREY, "copy"),
+    "optimizer": Look(PURPLE, "optimizer"), "all_reduce": Look(ORANGE, "all-reduce"),
+    "reduce_scatter": Look(VERMILION, "reduce-scatter"), "all_gather": Look(GREEN, "all-gather"),
+    "broadcast": Look(YELLOW, "broadcast"), "reduce": Look(YELLOW, "reduce", "x"),
+    "host": Look(DARK, "issued by the host"), "exposed": Look(INK, "exposed: a collective runs, no compute does"),
+}  # fmt: skip
+OTHER = Look("#BBBBBB", "other")
+#: Where a step goes.
+PARTS = {
+    "passes": Look(BLUE, "forward and backward"), "copies": Look(GREY, "copies beside them", "-"),
+    "optimizer": Look(PURPLE, "optimizer", "\\"), "exposed": Look(VERMILION, "exposed communication", "/"),
+    "bubble": Look(YELLOW, "pipeline bubble", "x"), "host": Look(DARK, "waiting for the host thread", "."),
+    "exposed_copies": Look("#BBBBBB", "exposed copies", "|"), "idle": Look(ORANGE, "idle", "+"),
+}  # fmt: skip
+#: What memory is held for.
+MEMORY = {
+    "params": Look(BLUE, "weights"), "grads": Look(SKY, "gradients", "/"),
+    "optimizer": Look(PURPLE, "optimizer states", "\\"), "activations": Look(ORANGE, "activations", "."),
+    "gathered": Look(GREEN, "gathered weights", "x"), "buffers": Look(GREY, "buffers", "-"),
+    "workspace": Look(YELLOW, "context and communicators", "|"),
+}  # fmt: skip
+assert tuple(MEMORY) == MEMORY_KINDS
+HIDDEN, EXPOSED = Look(SKY, "hidden behind compute"), Look(VERMILION, "exposed", "/")
+#: Operations of a roofline, by what they are.
+OPERATIONS = {
+    "gemm": Look(BLUE, "matrix product", "circle"), "attention": Look(VERMILION, "attention", "diamond"),
+    "loss": Look(GREEN, "loss", "square"),
+}  # fmt: skip
+
+
+def op_words(op: str) -> str:
+    """``all_gather`` -> ``all-gather``."""
+    return op.replace("_", "-")
+
+
+def lane_look(style: str) -> Look:
+    """The look of a bar on a lane; of a style that has none its name in grey."""
+    return LANES.get(style, Look(OTHER.colour, op_words(style)))
