@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from command_line import ROOT, simulator
-from test_readme import call, matches
+from pages import call, matches
 
 PAGE = (ROOT / "docs" / "crossovers.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```console\n\$ (.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)

@@ -16,8 +16,8 @@ from typing import Any
 import deepspeed_traces as deepspeed
 import pytest
 from command_line import ROOT, simulator
+from pages import call, stripped
 from real_steps import Launched, layers, needs_torch, steady
-from test_readme import call, stripped
 
 from simulator.answer import answer_step
 from simulator.load import load_scenario

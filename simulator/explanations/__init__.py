@@ -1,0 +1,1 @@
+"""What every key means: of each command's JSON output (``outputs.yaml``) and of a scenario (its JSON Schema)."""
