@@ -253,6 +253,35 @@ def test_16_bit_gradients_are_offered_where_they_are_not_sent_yet(
     assert [o for o in tried if "comm_hook" in o or "reduce_dtype" in o] == ([offered] if offered else [])
 
 
+@pytest.mark.parametrize(
+    ("overrides", "factors"),
+    [((), ["2", "4"]), (("cluster.scale.nic_bandwidth=2",), ["4", "8"]), (("cluster.nodes=1",), [])],
+)
+def test_a_faster_network_is_tried_between_nodes_on_top_of_the_scenarios_own(
+    tmp_path: Path, overrides: tuple[str, ...], factors: list[str]
+) -> None:
+    scenario = load_scenario(llama(tmp_path / "s.yaml"), overrides)
+    network = cluster_network(scenario)
+    tried = [o for c in changes_of(make_job(scenario, network), network) if c.hardware for o in c.overrides]
+    assert [o.partition("=")[2] for o in tried if "nic_bandwidth" in o] == factors
+
+
+@pytest.mark.slow
+def test_other_machines_are_the_last_advice_and_the_smallest_batch_the_next_to_last(tmp_path: Path) -> None:
+    path = llama(
+        tmp_path / "s.yaml", cluster={"topology": "aws-p4d", "nodes": 2},
+        train={"seq_len": 1024, "micro_batch": 1, "precision": "bf16-mixed"},
+    )  # fmt: skip
+    (exposed,) = (verdict for verdict in told(path)["verdicts"] if not verdict["ok"])
+    advice = exposed["try"]
+    altered = [(cure["alters_hardware"], cure["alters_batch"]) for cure in advice]
+    assert altered == sorted(altered)
+    assert (True, False) in altered
+    batches = [cure["tokens_per_step"] for cure in advice if cure["alters_batch"]]
+    assert batches == sorted(batches)
+    assert len(batches) == len({cure["set"][0].partition("=")[0] for cure in advice if cure["alters_batch"]})
+
+
 # ----------------------------------------------------------------------------------------------------------- conditions
 
 

@@ -12,15 +12,22 @@ from dataclasses import dataclass
 
 from simulator.job import Job
 from simulator.network.graph import Network
+from simulator.scaling import faster_network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """overrides: ``key=value`` each, as on the command line. alters_batch: whether a step holds other tokens."""
+    """overrides: ``key=value`` each, as on the command line. alters_batch: whether a step holds other tokens.
+
+    hardware: whether it asks for other machines. ladder: changes of one ladder do ever more of the same, so that none
+    above one that is enough need be tried.
+    """
 
     overrides: tuple[str, ...]
     why: str
     alters_batch: bool = False
+    hardware: bool = False
+    ladder: str = ""
 
     @property
     def keys(self) -> frozenset[str]:
@@ -32,7 +39,7 @@ def changes_of(job: Job, network: Network, *, memory_only: bool = False) -> tupl
     more_work = () if memory_only else (*_larger_micro_batches(job), *_larger_batches(job))
     return (
         *_smaller_micro_batches(job), *_recompute(job), *_strategies(job, network), *_details(job), *more_work,
-        *_nodes(job, network),
+        *_nodes(job, network), *(() if memory_only else _network(job)),
     )  # fmt: skip
 
 
@@ -43,6 +50,7 @@ def _smaller_micro_batches(job: Job) -> Iterator[Change]:
             yield Change(
                 overrides=(f"train.micro_batch={now // part}", f"train.grad_accumulation={times * part}"),
                 why="smaller micro-batches, accumulated",
+                ladder="smaller micro-batches",
             )
 
 
@@ -53,6 +61,7 @@ def _larger_micro_batches(job: Job) -> Iterator[Change]:
             yield Change(
                 overrides=(f"train.micro_batch={now * factor}", f"train.grad_accumulation={times // factor}"),
                 why="larger micro-batches, fewer of them",
+                ladder="larger micro-batches",
             )
 
 
@@ -89,11 +98,16 @@ def _strategies(job: Job, network: Network) -> Iterator[Change]:
         yield Change(
             overrides=(f"parallel={{strategy: hsdp, shard_size: {size}}}",),
             why=f"states sharded {inside}, replicated across",
+            ladder="shards",
         )
 
 
 def _shard_sizes(job: Job, network: Network) -> Iterator[int]:
-    """GPUs of a node, of 2, 4, ... nodes, up to half of all, that are not what the scenario has."""
+    """GPUs of a node, of 2, 4, ... nodes, up to half of all, that are not what the scenario has; of a torus none, whose
+    rows are no nodes.
+    """
+    if network.torus_shape:
+        return
     size = job.num_ranks // max(1, network.num_nodes)
     now = job.scenario.parallel.shard_size or size if job.scenario.parallel.strategy == "hsdp" else None
     while 1 < size <= job.num_ranks // 2:
@@ -129,13 +143,13 @@ def _larger_batches(job: Job) -> Iterator[Change]:
     for factor in (2, 4, 8, 16, 32, 64):
         yield Change(
             overrides=(f"train.grad_accumulation={job.train.grad_accumulation * factor}",),
-            why=f"a batch of {factor} times the tokens", alters_batch=True,
+            why=f"a batch of {factor} times the tokens", alters_batch=True, ladder="accumulation",
         )  # fmt: skip
     if job.train.micro_batch > 1 or job.train.grad_accumulation == 1:
         for factor in (2, 4):
             yield Change(
                 overrides=(f"train.micro_batch={job.train.micro_batch * factor}",),
-                why=f"a batch of {factor} times the tokens", alters_batch=True,
+                why=f"a batch of {factor} times the tokens", alters_batch=True, ladder="micro-batch",
             )  # fmt: skip
 
 
@@ -148,9 +162,25 @@ def _nodes(job: Job, network: Network) -> Iterator[Change]:
         more = f"cluster.nodes={network.num_nodes * factor}"
         if times % factor == 0:
             yield Change(
-                overrides=(more, f"train.grad_accumulation={times // factor}"), why=f"{factor} times the hosts"
+                overrides=(more, f"train.grad_accumulation={times // factor}"),
+                why=f"{factor} times the hosts",
+                ladder="hosts",
             )
         else:
             yield Change(
-                overrides=(more,), why=f"{factor} times the hosts, and the tokens of a batch", alters_batch=True
+                overrides=(more,),
+                why=f"{factor} times the hosts, and the tokens of a batch",
+                alters_batch=True,
+                ladder="hosts and batch",
             )
+
+
+def _network(job: Job) -> Iterator[Change]:
+    """Another network between the nodes, everything else as it is; what it costs is not known here."""
+    for factor in (2, 4):
+        overrides = faster_network(job.scenario, factor)
+        if overrides:
+            yield Change(
+                overrides=overrides, why=f"a network between nodes that is {factor} times as fast", hardware=True,
+                ladder="network",
+            )  # fmt: skip

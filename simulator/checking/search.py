@@ -43,7 +43,8 @@ class Cure:
 def find_cures(
     base: StepAnswer, load: Load, judge: Judge, tell: Callable[[int, int], None] = lambda done, total: None
 ) -> tuple[Cure, ...]:
-    """Cures of a failing scenario; first those that keep the tokens of a step, the cheapest per token first.
+    """Cures of a failing scenario; first those that keep the machines and the tokens of a step, the cheapest per token
+    first; then those with another batch, the smallest first; then those on other machines.
 
     load: the scenario with these overrides on top. tell: called with how many of how many are simulated.
     """
@@ -57,22 +58,31 @@ def find_cures(
     return tuple(sorted(cured, key=_rank))
 
 
-def _rank(cure: Cure) -> tuple[bool, float, int, tuple[str, ...]]:
-    """What keeps the batch first; then the cheapest token; of equals (to three digits) the smaller change."""
-    change = cure.change
-    return (change.alters_batch, float(f"{cure.gpu_s_per_token:.3g}"), len(change.overrides), change.overrides)
+def _rank(cure: Cure) -> tuple[int, int, float, int, tuple[str, ...]]:
+    """What keeps machines and batch first; then what alters the batch, the smallest first; then other machines. In each
+    the cheapest token (to three digits); of equals the smaller change.
+    """
+    change, tokens = cure.change, cure.tokens_per_step if cure.change.alters_batch else 0
+    altered = 2 * change.hardware + change.alters_batch
+    return (altered, tokens, float(f"{cure.gpu_s_per_token:.3g}"), len(change.overrides), change.overrides)
 
 
 def _tried(
     changes: Sequence[Change], load: Load, judge: Judge, tell: Callable[[int, int], None]
 ) -> Iterator[Cure]:  # fmt: skip
+    climbed: set[str] = set()
     for done, change in enumerate(changes):
         tell(done, len(changes))
+        if change.ladder in climbed:
+            continue
         try:
-            answer = answer_step(load(change.overrides))
+            answer = answer_step(load(change.overrides), with_startup=False)
         except SimulatorError:  # what the strategy, the library or the topology does not allow is no candidate
             continue
-        yield _cure(change, answer, judge)
+        cure = _cure(change, answer, judge)
+        if cure.cures and change.ladder:
+            climbed.add(change.ladder)
+        yield cure
     tell(len(changes), len(changes))
 
 
@@ -96,6 +106,8 @@ def _pairs(broken: set[str], singles: Sequence[Change], found: Sequence[Cure]) -
                 pairs.setdefault(frozenset(both), Change(
                     overrides=both, why=f"{cure.change.why}; {other.why}",
                     alters_batch=cure.change.alters_batch or other.alters_batch,
+                    hardware=cure.change.hardware or other.hardware,
+                    ladder=other.ladder and f"{' '.join(cure.change.overrides)} {other.ladder}",
                 ))  # fmt: skip
     return list(pairs.values())
 

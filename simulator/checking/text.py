@@ -25,7 +25,7 @@ MOST_CURES = 5
 
 def cure_table(cures: Sequence[Cure], now_gpu_s_per_token: float) -> Table:
     """The cheapest changes that mend everything; cost is GPU time per token against the scenario as it is."""
-    title = "What mends it, simulated: the same batch first, then the cheapest"
+    title = "What mends it, simulated: the same batch first, the cheapest first; then the smallest batch; then hardware"
     table = Table(title=title, title_justify="left", title_style="bold", pad_edge=False, box=None)
     for number, column in enumerate(("set", "step", "cost of a token", "memory", "exposed", "GPUs", "tokens a step")):
         table.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
