@@ -1,18 +1,20 @@
 """The input noun of an accelerator: what its data sheet promises and what measurements say it reaches.
 
 Rates are dense (no sparsity), bandwidths are decimal, one number per device as the operating system sees it.
-Every block of numbers names its source; ``uncertain`` marks one that no fetched source confirms.
+Every block of numbers names its source; ``uncertain`` marks one that no fetched source confirms. A number may have a
+range beside it, such as ``share_range`` beside ``share`` (``range_spec`` says what low and high mean).
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from simulator.errors import UnsupportedError
 from simulator.fields import Bandwidth, Bytes, BytesOrZero, FlopPerSecond, Frozen, Price, Share, ShareOrZero, TimeOrZero
 from simulator.library import Generation
+from simulator.range_spec import BytesRange, FactorRange, NumberRange, ShareRange, TimeRange, check_ranges
 
 FlashKernel = Literal["flash-1", "flash-3"]
 Dtype = Literal["bf16", "fp16", "fp8", "tf32", "fp32"]
@@ -40,6 +42,7 @@ class AttentionEfficiency(Frozen):
     ``forward`` and ``backward`` count only the half of the score matrix that a causal kernel computes;
     ``seq_half`` is the sequence length at which the share is half of that. ``head_dim_64`` scales for heads of 64.
     ``relative`` gives other kernels' speed relative to this one (FlashAttention-2 on NVIDIA devices), where measured.
+    ``rate_range``: factors on all of these rates.
     """
 
     forward: Share
@@ -47,6 +50,7 @@ class AttentionEfficiency(Frozen):
     seq_half: float = Field(ge=0)
     head_dim_64: Share
     relative: dict[FlashKernel, Annotated[float, Field(gt=0, le=10)]] = Field(default_factory=dict)
+    rate_range: FactorRange | None = None
     uncertain: bool = False
     source: str = Field(min_length=1)
 
@@ -55,8 +59,14 @@ class MemoryEfficiency(Frozen):
     """Share of the nominal memory bandwidth that streaming kernels (copies, norms, optimizer) reach."""
 
     share: Share
+    share_range: ShareRange | None = None
     uncertain: bool = False
     source: str = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _is_inside_its_range(self) -> MemoryEfficiency:
+        check_ranges(self, "share")
+        return self
 
 
 class SustainedRate(Frozen):
@@ -65,19 +75,35 @@ class SustainedRate(Frozen):
     """
 
     share: Share
+    share_range: ShareRange | None = None
     uncertain: bool = False
     source: str = Field(min_length=1)
 
+    @model_validator(mode="after")
+    def _is_inside_its_range(self) -> SustainedRate:
+        check_ranges(self, "share")
+        return self
+
 
 class Efficiency(Frozen):
-    """What the device reaches, by kind of work, and the time between two kernels."""
+    """What the device reaches, by kind of work, and the time between two kernels.
+
+    ``rate_range``: factors on the rates of all kinds of work that states no range of its own.
+    """
 
     matmul: MatmulEfficiency
     sustained: SustainedRate
     attention: AttentionEfficiency
     memory: MemoryEfficiency
     launch: TimeOrZero
+    launch_range: TimeRange | None = None
     launch_source: str = Field(min_length=1)
+    rate_range: FactorRange | None = None
+
+    @model_validator(mode="after")
+    def _is_inside_its_range(self) -> Efficiency:
+        check_ranges(self, "launch")
+        return self
 
 
 class DeviceSpec(Frozen):
@@ -86,10 +112,10 @@ class DeviceSpec(Frozen):
     ``generation`` is the row of a communication library's tables that holds for it, none where no such library runs.
     ``memory`` is what the driver reports (the context is taken from it), ``memory_bandwidth`` the nominal rate,
     ``comm_sm_share`` the share of compute lost while a collective runs on this device, where the library's channels are
-    unknown (0: it needs no cores), ``comm_memory_accesses`` the bytes of memory traffic for each byte sent, which
-    compute then lacks. ``context`` is the memory a process takes before its first tensor, ``communicator`` what the
-    first communicator adds. ``kernels`` is how the device's usual ``framework`` runs element-wise work
-    (``training.elementwise``): PyTorch eager, XLA always fused.
+    unknown (0: it needs no cores), ``sms_per_channel`` the cores of one channel, ``comm_memory_accesses`` the bytes of
+    memory traffic for each byte sent, which compute then lacks. ``context`` is the memory a process takes before its
+    first tensor, ``communicator`` what the first communicator adds. ``kernels`` is how the device's usual ``framework``
+    runs element-wise work (``training.elementwise``): PyTorch eager, XLA always fused.
     """
 
     name: str
@@ -103,13 +129,17 @@ class DeviceSpec(Frozen):
     memory_bandwidth: Bandwidth
     sm_count: int = Field(gt=0)
     comm_sm_share: ShareOrZero
+    sms_per_channel: Annotated[float, Field(gt=0, le=1000)] = 1.0
     comm_sm_source: str = Field(min_length=1)
     comm_memory_accesses: float = Field(ge=0, le=10)
+    comm_memory_accesses_range: NumberRange | None = None
     comm_memory_source: str = Field(min_length=1)
     comm_memory_uncertain: bool = False
     context: BytesOrZero
+    context_range: BytesRange | None = None
     context_source: str = Field(min_length=1)
     communicator: BytesOrZero
+    communicator_range: BytesRange | None = None
     communicator_source: str = Field(min_length=1)
     framework: Literal["pytorch", "xla"] = "pytorch"
     kernels: Literal["eager", "fused"] = "eager"
@@ -117,6 +147,11 @@ class DeviceSpec(Frozen):
     price: Price | None = None
     uncertain: bool = False
     source: str = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _is_inside_its_ranges(self) -> DeviceSpec:
+        check_ranges(self, "comm_memory_accesses", "context", "communicator")
+        return self
 
     def peak_flop_per_s(self, dtype: str) -> float:
         """Peak of one dtype. Raises UnsupportedError naming what the device has when it lacks that dtype."""

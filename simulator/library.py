@@ -14,8 +14,10 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from simulator.fields import Bandwidth, Bytes, Frozen, Items, Ratio, Share, Time, TimeOrZero, errors_at
+from simulator.fields import Bandwidth, Bytes, Frozen, Items, Share, Time, TimeOrZero, errors_at
+from simulator.library_fits import FittedOperation
 from simulator.library_rules import families_without_row, missing_beliefs, missing_constants, unknown_algorithms
+from simulator.range_spec import FactorRange
 
 Text = Annotated[str, Field(min_length=1)]
 Source = Annotated[str, Field(min_length=3, description="where the numbers of this block come from")]
@@ -109,7 +111,8 @@ class OnNode(Frozen):
     ``rate`` is the share of the links' rate that a protocol's payload can use, ``ll_cap`` the bus rate that LL reaches
     at most, ``pair_rate`` the share that two ranks alone reach, since both directions then join the same two GPUs.
     In-switch reduction moves each GPU's bytes at ``nvls_rate`` at most, and the bus rate ``nvls_cap``. ``ramps`` says
-    how much of the rate a transfer reaches: by algorithm for Simple, and under LL and LL128.
+    how much of the rate a transfer reaches: by algorithm for Simple, and under LL and LL128. ``rate_range`` and
+    ``latency_range``: factors on all rates and all latencies of this block that published tables bear out.
     """
 
     base: Mapping[str, ByProtocol]
@@ -121,6 +124,8 @@ class OnNode(Frozen):
     nvls_rate: Bandwidth | None = None
     nvls_cap: Bandwidth | None = None
     ramps: Mapping[str, Ramp]
+    rate_range: FactorRange | None = None
+    latency_range: FactorRange | None = None
     source: Source
 
 
@@ -130,7 +135,7 @@ class OnFabric(Frozen):
     ``gap`` is the least time between two messages of a channel's ring; for messages above ``rendezvous`` bytes it is
     ``rendezvous_gap``, which each hop of a tree then pays too (sender and receiver agree before data moves).
     ``tuner``: a plugin of the network's vendor overrides the library's choice; it is taken
-    to know the measured times.
+    to know the measured times. ``rate_range``, ``latency_range``: as in ``OnNode``, of runs over this network.
     """
 
     protocols: Items[Protocol]
@@ -140,6 +145,8 @@ class OnFabric(Frozen):
     rendezvous: Bytes | None = None
     rendezvous_gap: TimeOrZero = 0.0
     ramps: Mapping[str, Ramp]
+    rate_range: FactorRange | None = None
+    latency_range: FactorRange | None = None
     source: Source
 
 
@@ -214,43 +221,6 @@ class NcclLibrary(Frozen):
         if problems:
             raise errors_at("NcclLibrary", *problems)
         return self
-
-
-class FittedPoint(Frozen):
-    """Share of ``busbw`` that a message of ``size`` reaches."""
-
-    size: Bytes
-    share: Share
-
-
-class FitErrors(Frozen):
-    """Relative errors of a fit over so many timings."""
-
-    timings: int
-    median: Ratio
-    p90: Ratio
-    largest: Ratio
-
-
-class FittedOperation(Frozen):
-    """Constants of one operation, T(S) = alpha + S f / (busbw share(S)): for people; the factors are what counts.
-
-    ``per_node``: ranks on each node. Errors: of the fit on the sizes ``fitted`` and ``held_out``, and of the
-    uncorrected ``base`` on all.
-    """
-
-    op: Text
-    ranks: int
-    nodes: int | None = None
-    per_node: int | None = None
-    device: str | None = None
-    alpha: TimeOrZero
-    busbw: Bandwidth
-    efficiency: Items[FittedPoint]
-    fitted: FitErrors
-    held_out: FitErrors
-    base: FitErrors | None = None
-    source: Items[str]
 
 
 class CalibratedLibrary(Frozen):

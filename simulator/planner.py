@@ -59,7 +59,7 @@ def make_job(scenario: Scenario, network: Network) -> Job:
         step=_plan(f"{inputs.model.name}, one step", step, looks),
         startup=_plan(f"{inputs.model.name}, start-up", strategy.startup(inputs), looks),
         core_share=disturbed.comm_sm_share if disturbed else 0.0,
-        channel_share=1.0 / disturbed.sm_count if disturbed and disturbed.comm_sm_share else 0.0,
+        channel_share=disturbed.sms_per_channel / disturbed.sm_count if disturbed and disturbed.comm_sm_share else 0.0,
         memory_s_per_byte=disturbed.comm_memory_accesses / memory_rate_bytes_per_s(disturbed) if disturbed else 0.0,
         merged_ranks=sum(before != after for before, after in zip(unmerged, looks, strict=True)),
     )  # fmt: skip

@@ -38,6 +38,7 @@ from simulator.origin import Origin
 from simulator.parallel_spec import Parallel
 from simulator.problems import Loc, nearest
 from simulator.ranks_spec import Host, Jitter, Straggler, UnevenBatch
+from simulator.scale_spec import Scale
 from simulator.topology import AnyTopology, TopologySpec
 
 MAX_GPUS: Final = 1_000_000
@@ -82,6 +83,9 @@ class Cluster(Frozen):
         default=None,
         description="communication library: nccl, rccl, gloo, xla-tpu, textbook, a file, or a profile; the topology's "
         "own when left out",
+    )
+    scale: Scale = Field(
+        default=Scale(), description="what if: inputs times a factor, such as {nic_bandwidth: 2, matmul_rate: 80%}"
     )
 
     @model_validator(mode="after")

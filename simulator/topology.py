@@ -1,7 +1,8 @@
 """What a topology file may say: the machines, their links, the network between them. Input nouns, no graph.
 
 Bandwidths are per direction and as the data sheet states them; ``efficiency`` is the share that
-payload can use. Every block that holds a number holds its ``source``. ``kind`` selects the class.
+payload can use. Every block that holds a number holds its ``source``, and may hold a range of it
+(``range_spec``). ``kind`` selects the class.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pydantic import Field, model_validator
 from simulator.device import DeviceSpec
 from simulator.fields import Bandwidth, Frozen, Share, TimeOrZero
 from simulator.library import AlphaBetaLibrary, AnyLibrary, Cpu, Fabric
+from simulator.range_spec import ShareRange, TimeRange, check_ranges
 
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 Text = Annotated[str, Field(min_length=1)]
@@ -26,8 +28,15 @@ class LinkSpec(Frozen):
 
     bandwidth: Bandwidth
     latency: TimeOrZero
+    latency_range: TimeRange | None = None
     efficiency: Share = 1.0
+    efficiency_range: ShareRange | None = None
     source: Source
+
+    @model_validator(mode="after")
+    def _is_inside_its_ranges(self) -> LinkSpec:
+        check_ranges(self, "latency", "efficiency")
+        return self
 
 
 class NvSwitchIntra(Frozen):

@@ -117,13 +117,13 @@ def _worst_exposed(report: StepReport) -> str:
     worst = _worst(report)
     if worst is None or not worst.exposed_s:
         return "all communication hides behind compute"
-    return f"{format_time(worst.exposed_s, 3)} of it is the {_named(worst)}"
+    return f"{format_time(worst.exposed_s, 3)} of it is {_named(worst)}"
 
 
 def _named(use: CollectiveUse) -> str:
     if use.count > 1:
         return f"{use.count} {use.op}s such as {use.purpose} ({format_bytes(use.message_bytes, 3)} each)"
-    return f"{use.op} of {use.purpose} ({format_bytes(use.message_bytes, 3)})"
+    return f"the {use.op} of {use.purpose} ({format_bytes(use.message_bytes, 3)})"
 
 
 def bound_sentence(report: StepReport, job: Job) -> str:
@@ -161,7 +161,7 @@ def picture_finding(report: StepReport) -> str:
         waits = f"{format_percent(report.exposed_share)} of it waits for communication, most of that for slower ranks"
     else:
         share = format_percent(report.exposed_share)
-        waits = f"{share} of it waits for communication, most for the {_named(worst)}"
+        waits = f"{share} of it waits for communication, most for {_named(worst)}"
     return f"{format_time(report.step_time_s)} a step: {waits}"
 
 
@@ -196,7 +196,7 @@ def _compute_bound(report: StepReport, *, cause: bool) -> str:
     worst = _worst(report)
     if not (cause and worst and worst.exposed_s):
         return f"Compute bounds the step: {working} of it, and {hidden}."
-    rest = f"of the rest, {format_time(worst.exposed_s, 3)} is the {_named(worst)}"
+    rest = f"of the rest, {format_time(worst.exposed_s, 3)} is {_named(worst)}"
     return f"Compute bounds the step: {working} of it, and {hidden}; {rest}."
 
 
