@@ -155,6 +155,7 @@ def tokens_per_s(name: str, num_gpus: int) -> float:
     return mpt(name, num_gpus).report.tokens_per_s_per_gpu
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MPT)
 def test_field_case_c08_throughput_of_mpt(name: str) -> None:
     """Within 20 %: 0.5 to 17 % too fast, the more GPUs and the smaller the model the more."""

@@ -358,6 +358,7 @@ def test_all_bad_overrides_are_reported_together_in_order(tmp_path: Path) -> Non
     assert complaint(path, "train.seq_len=4", "train.seq_len=5") == ["override train.seq_len=5: the key is given twice"]
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.text(max_size=40) | st.from_regex(r"[a-z.\[\]0-9]{1,12}=[a-z0-9\[\]{},:&*#' ]{0,12}", fullmatch=True))
 def test_any_override_gives_a_scenario_or_a_scenario_error(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:

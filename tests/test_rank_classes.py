@@ -134,6 +134,7 @@ def looks(draw: st.DrawFn, *, uneven: bool) -> list[Look]:
     return list(zip(speeds, works, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axes", [DP, HSDP], ids=["dp", "hsdp"])
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
@@ -150,6 +151,7 @@ def test_merged_ranks_change_neither_the_step_nor_the_memory(
     assert waits[0] == pytest.approx(waits[1], abs=1e-9 * each.end_s)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axes", [DP, HSDP], ids=["dp", "hsdp"])
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())

@@ -281,6 +281,7 @@ YAML_TEXT = st.one_of(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(YAML_TEXT)
 def test_any_text_is_a_scenario_or_a_scenario_error(text: str) -> None:
@@ -321,6 +322,7 @@ PLAIN = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(Scenario.model_fields, PLAIN)))
 def test_any_value_under_the_right_keys_gives_readable_errors(value: dict[str, object]) -> None:

@@ -18,7 +18,23 @@ from typing import NoReturn
 import click
 
 from simulator import __version__
-from simulator.cli import calibrate, check, collective, compare, demo, lab, run, schema, sweep, topology, validate
+from simulator.cli import (
+    calibrate,
+    check,
+    collective,
+    compare,
+    demo,
+    explain,
+    import_,
+    lab,
+    pipeline,
+    run,
+    schema,
+    sweep,
+    topology,
+    tornado,
+    validate,
+)
 from simulator.errors import ScenarioError, SimulatorError
 
 #: name -> what it accepts, in the order of ``--help``. What it does is ``simulator.commands.<name>.<name>``.
@@ -27,13 +43,17 @@ COMMANDS: dict[str, click.Command] = {
     "check": check.check,
     "compare": compare.compare,
     "collective": collective.collective,
+    "pipeline": pipeline.pipeline,
     "sweep": sweep.sweep,
+    "tornado": tornado.tornado,
     "topology": topology.topology,
     "validate": validate.validate,
+    "import": import_.import_,
     "calibrate": calibrate.calibrate,
     "lab": lab.lab,
     "demo": demo.demo,
     "schema": schema.schema,
+    "explain": explain.explain,
 }
 
 

@@ -22,7 +22,7 @@ from simulator.plan import Communicate, Plan, RankClass
 
 #: Sizes of the ping-pong: the first gives alpha, the slope between the others the rate.
 SMALL, LARGE, LARGER = 1024, 1_000_000, 4_000_000
-REPEATS = 5
+REPEATS = 3
 TOLERANCE = 0.05
 ROUNDS = 2
 
