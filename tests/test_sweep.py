@@ -12,11 +12,13 @@ from click.testing import CliRunner, Result
 from sweep_rows import SHIPPED, STEP, expected, lines, plain
 
 from simulator import __version__
-from simulator.answer import answer_step
+from simulator.answer import Wiring, answer_step, wiring_of
 from simulator.cli.sweep import sweep as command
 from simulator.errors import ScenarioError
 from simulator.load import load_scenario
 from simulator.report.sweep_text import MOST_ROWS, best_row, sweep_text
+from simulator.scenario import Scenario
+from simulator.sweeps import wirings
 from simulator.sweeps.points import Base, Row, check_base, check_loadable, default_file, make_sweep
 from simulator.sweeps.rows import simulate_point, simulate_points
 
@@ -94,6 +96,50 @@ def test_a_point_that_cannot_be_is_a_row_with_the_same_columns_and_its_error(sce
     assert list(good) == list(bad)
     assert bad["error"] == "override parallel.tp=2: not in this version; accepted: 1; got 2"
     assert bad["step_time_s"] is bad["feasible"] is None
+
+
+def test_a_row_is_the_same_whatever_was_simulated_before_it(scenario: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Networks and what collectives cost on them are kept between points."""
+    keys = ["parallel.overlap=none,bucketed", "cluster.topology=dgx-h100,dgx-a100", "cluster.nodes=1,2"]
+    sweep = make_sweep(scenario, keys)
+    alone = []
+    for point in sweep.points:
+        monkeypatch.setattr(wirings._shelf, "held", [])
+        alone.append(simulate_point(sweep.base, point))
+    monkeypatch.setattr(wirings._shelf, "held", [])
+    forth = [simulate_point(sweep.base, point) for point in sweep.points]
+    assert len(wirings._shelf.held) == 4
+    back = [simulate_point(sweep.base, point) for point in reversed(sweep.points)]
+    assert len({row["step_time_s"] for row in alone}) > 4
+    assert plain(alone) == plain(forth) == plain(back)
+
+
+def test_networks_are_kept_for_points_that_share_them_but_not_without_end(
+    scenario: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int | None] = []
+
+    def counted(scenario: Scenario) -> Wiring:
+        made.append(scenario.cluster.nodes)
+        return wiring_of(scenario)
+
+    monkeypatch.setattr(wirings, "wiring_of", counted)
+    monkeypatch.setattr(wirings._shelf, "held", [])
+
+    def simulate(*numbers: int) -> list[int | None]:
+        made.clear()
+        for nodes in numbers:
+            wirings.wiring_for(load_scenario(scenario, [f"cluster.nodes={nodes}"]))
+        return list(made)
+
+    assert simulate(1, 2, 1, 2, 2, 1) == [1, 2]
+    monkeypatch.setattr(wirings, "_MOST_NETWORKS", 2)
+    assert simulate(3, 3, 1, 3, 2) == [3, 2]  # 2 had to make room for 3, then 1 for 2
+    links = len(wirings._shelf.held[-1].wiring.network.link_names)
+    monkeypatch.setattr(wirings, "_MOST_USE", 3 * links)
+    assert simulate(2, 2, 2, 2) == [2]  # after three points, of which one was above
+    monkeypatch.setattr(wirings, "_MOST_LINKS", 0)
+    assert simulate(4, 4, 5, 4) == [4, 5, 4]  # the last one is kept whatever its size
 
 
 # ---------------------------------------------------------------- the command

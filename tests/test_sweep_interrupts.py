@@ -26,7 +26,7 @@ from simulator.errors import InternalError, ScenarioError
 from simulator.sweeps.points import Base, Point, Row, make_sweep
 from simulator.sweeps.processes import local_processes
 from simulator.sweeps.rows import Batch, failed_row
-from simulator.sweeps.runner import CHUNK_POINTS, _chunk_size, finished_rows
+from simulator.sweeps.runner import CHUNK_POINTS, Flow, finished_rows
 
 # ---------------------------------------------------------------- any executor, and what can befall it
 
@@ -64,9 +64,8 @@ def threads(workers: int) -> Callable[[], Executor]:
 
 
 def finished(work: Any, opener: Any, workers: int = 2, points: Sequence[Point] = POINTS) -> dict[str, Row]:
-    rows = list(
-        finished_rows(points, work, opener, workers=workers, failed=partial(failed_row, BASE), stop=go_on)
-    )  # fmt: skip
+    flow = Flow(workers=lambda: workers)
+    rows = list(finished_rows(points, work, opener, flow=flow, failed=partial(failed_row, BASE), stop=go_on))
     found = {row["overrides"][0]: row for row in rows}
     assert len(found) == len(rows), "a point has two rows"
     return found
@@ -145,7 +144,9 @@ def test_a_signal_that_ends_the_workers_too_is_not_blamed_on_them_or_on_a_point(
             raise KeyboardInterrupt
 
     opener = partial(Dying, deaths, alive=bool(deaths_before))
-    rows = finished_rows(POINTS[:1], quick, opener, workers=1, failed=partial(failed_row, BASE), stop=stop)
+    rows = finished_rows(
+        POINTS[:1], quick, opener, flow=Flow(workers=lambda: 1), failed=partial(failed_row, BASE), stop=stop
+    )
     with pytest.raises(KeyboardInterrupt):
         next(rows)
 
@@ -175,7 +176,12 @@ def test_stop_does_not_wait_for_the_work_in_flight_and_leaves_no_process() -> No
             raise KeyboardInterrupt
 
     rows = finished_rows(
-        POINTS, slow, partial(local_processes, 2), workers=2, failed=partial(failed_row, BASE), stop=stop
+        POINTS,
+        slow,
+        partial(local_processes, 2),
+        flow=Flow(workers=lambda: 2),
+        failed=partial(failed_row, BASE),
+        stop=stop,
     )
     with pytest.raises(KeyboardInterrupt):
         next(rows)
@@ -185,11 +191,11 @@ def test_stop_does_not_wait_for_the_work_in_flight_and_leaves_no_process() -> No
 
 def test_chunks_take_about_a_fifth_of_a_second_and_leave_work_for_every_worker() -> None:
     row: Row = {}
-    assert _chunk_size(Batch(rows=(row,), seconds=0.025), 1000, 2) == 8
-    assert _chunk_size(Batch(rows=(row,) * 8, seconds=40.0), 1000, 2) == 1
-    assert _chunk_size(Batch(rows=(row,), seconds=1e-6), 1000, 2) == CHUNK_POINTS
-    assert _chunk_size(Batch(rows=(row,), seconds=0.001), 20, 5) == 2
-    assert _chunk_size(Batch(rows=(row,), seconds=0.001), 0, 5) == 1
+    assert Flow(workers=lambda: 2).chunk_size(Batch(rows=(row,), seconds=0.025), 1000) == 8
+    assert Flow(workers=lambda: 2).chunk_size(Batch(rows=(row,) * 8, seconds=40.0), 1000) == 1
+    assert Flow(workers=lambda: 2).chunk_size(Batch(rows=(row,), seconds=1e-6), 1000) == CHUNK_POINTS
+    assert Flow(workers=lambda: 5).chunk_size(Batch(rows=(row,), seconds=0.001), 20) == 2
+    assert Flow(workers=lambda: 5).chunk_size(Batch(rows=(row,), seconds=0.001), 0) == 1
 
 
 # ---------------------------------------------------------------- real interrupts

@@ -14,6 +14,7 @@ from simulator.cli.implementation import implementation
 @click.argument("settings", nargs=-1, required=True, metavar="KEY=VALUE,VALUE...")
 @click.option("--out", type=click.Path(path_type=Path), help="File of rows. [SCENARIO.sweep.jsonl here]")
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes at once. [the cores]")
+@click.option("--dask", metavar="ADDRESS", help="Run on a Dask cluster: tcp://HOST:8786, or its scheduler file.")
 @click.option("--fresh", is_flag=True, help="Drop the rows that the file has, and start over.")
 @click.option("--retry-failed", is_flag=True, help="Drop the rows with an error, and try them again.")
 @click.option("--columns", default="", help="Columns of the output, such as step_time_s,mfu.")

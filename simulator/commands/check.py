@@ -19,9 +19,9 @@ from simulator.load import load_scenario
 from simulator.report.break_even import break_even_of
 from simulator.report.console import console
 from simulator.report.costs import costs_of
+from simulator.report.headline import failing_first, headline
 from simulator.report.html.page import check_page
 from simulator.report.progress import counting
-from simulator.report.headline import failing_first, headline
 from simulator.report.step_text import verdict_line
 from simulator.report.verdict import Verdict, bound_sentence
 from simulator.scenario import Scenario

@@ -15,12 +15,12 @@ from simulator.commands.collective import print_rows, where
 from simulator.load import load_scenario
 from simulator.placing import words
 from simulator.report.console import bar_character, console
+from simulator.report.headline import headline
 from simulator.report.html.page import check_page
 from simulator.report.memory import class_memory
 from simulator.report.picture_file import check_picture
 from simulator.report.pictures.drawn import LANES, Step, check_name, draw_picture
 from simulator.report.step_json import step_json
-from simulator.report.headline import headline
 from simulator.report.step_text import step_text
 from simulator.report.swimlanes import swimlanes_of
 from simulator.report.swimlanes_plot import plot_step

@@ -12,9 +12,9 @@ from simulator.answer import StepAnswer
 from simulator.errors import ScenarioError, UnitError
 from simulator.load import load_scenario
 from simulator.report.console import bar_character, console
+from simulator.report.headline import headline
 from simulator.report.picture_file import check_picture
 from simulator.report.progress import counting
-from simulator.report.headline import headline
 from simulator.report.verdict import Verdict, verdicts
 from simulator.uncertainty.tornado import tornado_of
 from simulator.uncertainty.tornado_plot import plot_tornado

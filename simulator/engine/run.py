@@ -127,6 +127,7 @@ class _Run:
     def spans(self) -> tuple[Span, ...]:
         """Run everything; spans in start order, ties in plan order."""
         tails: dict[tuple[str, str], simpy.Event] = {}
+        bodies = []
         for number, task in enumerate(self._plan.tasks):
             for ranks in task.classes:
                 over = self._over[task.name, ranks] = self._machine.env.event()
@@ -134,7 +135,9 @@ class _Run:
                 if (ranks, task.lane) in tails:
                     waits.append(tails[ranks, task.lane])
                 tails[ranks, task.lane] = over
-                self._machine.env.process(self._one(number, task, self._classes[ranks], waits, over))
+                bodies.append(self._one(number, task, self._classes[ranks], waits, over))
+        for body in bodies:
+            _follow(body)
         if self._host:
             self._host.start()
         self._machine.env.run()
@@ -176,6 +179,21 @@ class _Run:
         missing = absences(self._plan)
         never = "".join(f"; '{name}' is never called by {_some(missing[name])}" for name in missing)
         raise DeadlockError(f"plan '{self._plan.title}' stopped with {len(stuck)} tasks waiting: {waiting}{never}")
+
+
+def _follow(body: Generator[simpy.Event, Any, None]) -> None:
+    """Run a body to the next event that it waits for, and on from there whenever that happens.
+
+    What a SimPy process does, without its two events for having started and ended, which nothing waits for here.
+    """
+
+    def go_on(_happened: simpy.Event | None) -> None:
+        for event in body:
+            if event.callbacks is not None:  # has not happened yet
+                event.callbacks.append(go_on)
+                return
+
+    go_on(None)
 
 
 def _some(ranks: tuple[int, ...]) -> str:

@@ -14,6 +14,7 @@ from simulator.load import load_scenario, scenario_digest
 from simulator.report.verdict import bound_sentence, memory_verdict, verdicts
 from simulator.scenario import Scenario
 from simulator.sweeps.points import Base, Point, Row, check_base, settings
+from simulator.sweeps.wirings import wiring_for
 
 #: Results of a training step; ``gpus`` is the number of ranks, shares are of the step.
 STEP_RESULTS = (
@@ -92,7 +93,7 @@ def in_words(error: Exception) -> str:
 
 
 def _step(scenario: Scenario) -> Row:
-    answer = answer_step(scenario)
+    answer = answer_step(scenario, wiring_for(scenario), with_startup=False)
     report, job = answer.report, answer.job
     memory = memory_verdict(report, job)
     return _named(
