@@ -57,6 +57,8 @@ COMMANDS: dict[str, list[tuple[str, ...]]] = {
         ("sweep", "all-reduce-tpu-v5p-torus", "collective.size='1 MiB'", "--jobs", "1"),
     ],
     "tornado": [("tornado", "mlp-naive")],
+    "pipeline": [("pipeline", "dualpipe-v", "-p", "2", "-m", "4")],
+    "pipeline all": [("pipeline", "all", "-p", "2", "-m", "3")],
     "topology": [("topology", "dgx-h100"), ("topology", "tpu-v4")],
     "topology --list": [("topology", "--list")],
     "validate": [("validate", "collectives")],

@@ -371,7 +371,8 @@ def inside(source: str) -> list[bool]:
     found = []
     for run in [run for run in WHOLE if run.source == source][::3]:
         alike = [at for ends, at in corner_scenarios(runs.scenario(run)) if len(set(ends.values())) == 1]
-        steps = [answer_step(at, with_startup=False).report.step_time_s for at in alike]  # the ends of the step time, as is shown above
+        # the ends of the step time, as is shown above
+        steps = [answer_step(at, with_startup=False).report.step_time_s for at in alike]
         found.append(min(steps) <= run.micro_step_s * run.accumulation <= max(steps))
     return found
 

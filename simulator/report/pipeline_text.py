@@ -60,12 +60,12 @@ def pipeline_finding(answer: PipelineAnswer) -> str:
         f"the formula {claim.formula} does not hold for these times and numbers"
     )  # fmt: skip
     idle = format_percent(answer.played.bubble_share)
-    return f"{schedule.name}, {answer.shape}: idle for {idle} of {answer.played.makespan:.4g} of time; {by}"
+    return f"{schedule.name}, {answer.shape}: idle for {idle} of {answer.played.makespan:.4g} units of time; {by}"
 
 
 def ranks_table(answer: PipelineAnswer, most: int = 16) -> Table:
     """What each rank has to do and to hold; of more ranks than ``most`` the first and the last."""
-    table = Table("rank", "stages", "works", "idle", "", "holds at most", box=None, pad_edge=False, header_style="bold")
+    table = Table("rank", "stages", "works", "idle", "holds at most", box=None, pad_edge=False, header_style="bold")
     for column in table.columns[2:]:
         column.justify = "right"
     played, held, count = answer.played, answer.held(), answer.shape.p
@@ -74,9 +74,10 @@ def ranks_table(answer: PipelineAnswer, most: int = 16) -> Table:
             if rank == most // 2:
                 table.add_row("...")
             continue
+        idle, stages = played.idle(rank), played.schedule.stages_of(rank)
         table.add_row(
-            str(rank), " ".join(map(str, played.schedule.stages_of(rank))), f"{played.busy(rank):.4g}",
-            f"{played.idle(rank):.4g}", format_percent(played.idle(rank) / played.makespan), micro_batches(held[rank]),
+            str(rank), " ".join(map(str, stages)), f"{played.busy(rank):.4g}",
+            f"{idle:.4g} ({format_percent(idle / played.makespan)})", micro_batches(held[rank]),
         )  # fmt: skip
     return table
 
@@ -92,7 +93,7 @@ def comparison_table(answers: Sequence[PipelineAnswer]) -> Table:
                   box=None, pad_edge=False, header_style="bold")  # fmt: skip
     for column in table.columns[1:6]:
         column.justify = "right"
-    for answer in sorted(answers, key=lambda answer: answer.played.bubble_share):
+    for answer in sorted(answers, key=lambda answer: round(answer.played.bubble_share, 9)):
         schedule, share = answer.played.schedule, answer.published_share
         table.add_row(
             schedule.name, str(schedule.chunks), f"{answer.played.makespan:.4g}",
