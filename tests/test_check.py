@@ -130,6 +130,49 @@ def test_communication_that_does_not_hide_does_with_the_first_advice() -> None:
     assert after["exposed_share"] <= USUAL_EXPOSED
 
 
+def test_a_change_that_leaves_less_than_an_allocator_takes_is_no_first_advice(tmp_path: Path) -> None:
+    """16 sequences of 8,192 tokens on one H100: 2 of them fill 78.2 of 79.6 GiB, 1 leaves 30 GiB."""
+    path = llama(tmp_path / "s.yaml", cluster={"topology": "dgx-h100", "nodes": 1, "gpus_per_node": 1},
+                 train={"seq_len": 8192, "micro_batch": 16, "precision": "bf16-mixed"})  # fmt: skip
+    first, second = told(path)["verdicts"][0]["try"]
+    assert (first["set"][0], second["set"][0]) == ("train.micro_batch=1", "train.micro_batch=2")
+    assert first["gpu_s_per_token"] > second["gpu_s_per_token"]
+    assert "GiB, tight" in asked(path).output
+
+
+def test_a_model_too_large_for_one_gpu_is_spread_over_more_of_its_host(tmp_path: Path) -> None:
+    path = llama(tmp_path / "s.yaml", cluster={"topology": "dgx-h100", "nodes": 1, "gpus_per_node": 1},
+                 model={"preset": "llama-3-8b"}, train={"seq_len": 4096, "micro_batch": 1, "grad_accumulation": 8,
+                                                        "precision": "bf16-mixed"})  # fmt: skip
+    (first, *_) = told(path)["verdicts"][0]["try"]
+    assert first["set"] == ["cluster.gpus_per_node=8", "parallel={strategy: fsdp}", "train.grad_accumulation=1"]
+    assert (first["gpus"], first["alters_batch"]) == (8, False)
+
+
+def test_gradients_that_stay_whole_while_they_accumulate_are_sharded_by_advice(tmp_path: Path) -> None:
+    """Four H100, two micro-batches: FSDP without its collective in between keeps 29.9 GiB of gradients on each."""
+    path = llama(tmp_path / "s.yaml", cluster={"topology": "dgx-h100", "nodes": 1, "gpus_per_node": 4},
+                 model={"preset": "llama-3-8b"}, parallel={"strategy": "fsdp"},
+                 train={"seq_len": 4096, "micro_batch": 1, "grad_accumulation": 2,
+                        "precision": "bf16-mixed"})  # fmt: skip
+    (first, *_) = told(path)["verdicts"][0]["try"]
+    assert (first["set"], first["alters_batch"]) == (["parallel.sync_each_micro_batch=true"], False)
+
+
+@pytest.mark.slow
+def test_70b_in_full_is_sent_to_the_32_a100_that_its_users_found_to_be_the_least() -> None:
+    """16 hold its tensors, with less to spare than the pools of an allocator take; epfLLM/Megatron-LLM issue 52."""
+    first, second = told("llama-2-70b-8xa100-does-not-fit")["verdicts"][0]["try"]
+    assert (first["set"], first["gpus"], second["gpus"]) == (["cluster.nodes=4"], 32, 16)
+
+
+def test_no_advice_hides_communication_behind_work_that_nobody_needs() -> None:
+    """Memory has 16 GiB of room: recomputation would only slow compute down until communication hides."""
+    (verdict, *_) = [v for v in told("gpt2-two-workstations-10gbe")["verdicts"] if not v["ok"]]
+    assert verdict["try"]
+    assert not [setting for change in verdict["try"] for setting in change["set"] if "recompute" in setting]
+
+
 def test_a_batch_beyond_the_critical_one_fails(tmp_path: Path) -> None:
     """16 GPUs x 2 x 4,096 tokens."""
     path = llama(tmp_path / "s.yaml")
@@ -304,6 +347,9 @@ def test_fail_if_fails_when_it_holds(tmp_path: Path) -> None:
         ("step>10", "has no unit"),
         ("cost>10", "an amount such as"),
         ("memory>10%", "a size such as"),
+        ("exposed>10", "is 1000%; expected a share such as '10%'"),
+        ("mfu<1", "is 100%"),
+        ("mfu<140%", "is 140%"),
     ],
 )
 def test_a_condition_that_cannot_be_read_says_what_is_accepted(text: str, words: str) -> None:
@@ -321,3 +367,13 @@ def test_a_change_takes_the_place_of_the_users_own_setting() -> None:
     assert merged(mine, ("train.micro_batch=4", "parallel={strategy: fsdp}")) == (
         "cluster.nodes=4", "train.micro_batch=4", "parallel={strategy: fsdp}",
     )  # fmt: skip
+
+
+def test_a_change_of_one_key_leaves_the_rest_of_a_block_that_the_user_set(tmp_path: Path) -> None:
+    block = "cluster={topology: dgx-h100, nodes: 1, gpus_per_node: 4}"
+    assert merged((block,), ("cluster.nodes=2",)) == (block, "cluster.nodes=2")
+    path = llama(tmp_path / "s.yaml", cluster={"topology": "dgx-a100", "nodes": 2}, model={"preset": "llama-3-8b"})
+    mine = (block, "parallel={strategy: fsdp}", "train.micro_batch=1", "train.grad_accumulation=2")
+    (first, *_) = told(path, *mine)["verdicts"][0]["try"]
+    after = told(path, *mine, *first["set"], "--no-search")
+    assert (after["feasible"], after["memory_peak_bytes"]) == (True, first["memory_peak_bytes"])

@@ -417,6 +417,14 @@ def test_replicas_and_shards_of_fsdp_2_make_hsdp(tmp_path: Path) -> None:
         from_yaml(tmp_path, options)
 
 
+def test_fsdp_options_of_another_type_are_ignored_and_not_called_misspelt(tmp_path: Path) -> None:
+    config = {"fsdp_sharding_strategy": "HYBRID_SHARD", "fsdp_forward_prefetch": False}
+    draft = from_yaml(tmp_path, {"distributed_type": "MULTI_GPU", "num_processes": 16, "fsdp_config": config})
+    assert (draft.value("parallel.strategy"), draft.warnings) == ("ddp", ())
+    reasons = {item.reason for item in draft.ignored if item.option.startswith("fsdp_config")}
+    assert reasons == {"accelerate reads it for distributed_type FSDP alone, here MULTI_GPU"}
+
+
 def test_an_unquoted_no_means_no(tmp_path: Path) -> None:
     text = "distributed_type: MULTI_GPU\nmixed_precision: no\nnum_processes: 8\n"
     assert from_text(tmp_path, "accelerate", text).value("train.precision") == "fp32"
@@ -568,6 +576,11 @@ def test_flags_of_a_script_are_read_with_its_variables_and_branches() -> None:
         "taken": "1", "outside": UNKNOWN, "date": UNKNOWN, "y": "1", "port": "6000", "last": "-1", "is": "1",
     }  # fmt: skip
     assert flags.undecided == {"perhaps": "2"}
+
+
+@pytest.mark.parametrize("rest", ["2>&1 | tee log.txt", "> log", ">>log", "&> log", "| tee log", "&& echo", "&"])
+def test_where_output_goes_and_what_runs_next_is_no_part_of_a_value(rest: str) -> None:
+    assert flags_of(f"run.py --lr 3e-4 --data $DATA {rest}").values == {"lr": "3e-4", "data": UNKNOWN}
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ class Change:
     """overrides: ``key=value`` each, as on the command line. alters_batch: whether a step holds other tokens.
 
     hardware: whether it asks for other machines. ladder: changes of one ladder do ever more of the same, so that none
-    above one that is enough need be tried.
+    above one that is enough need be tried. only_room: computes more, and only gives room in memory for it.
     """
 
     overrides: tuple[str, ...]
@@ -28,6 +28,7 @@ class Change:
     alters_batch: bool = False
     hardware: bool = False
     ladder: str = ""
+    only_room: bool = False
 
     @property
     def keys(self) -> frozenset[str]:
@@ -39,7 +40,7 @@ def changes_of(job: Job, network: Network, *, memory_only: bool = False) -> tupl
     more_work = () if memory_only else (*_larger_micro_batches(job), *_larger_batches(job))
     return (
         *_smaller_micro_batches(job), *_recompute(job), *_strategies(job, network), *_details(job), *more_work,
-        *_nodes(job, network), *(() if memory_only else _network(job)),
+        *_rest_of_node(job), *_nodes(job, network), *(() if memory_only else _network(job)),
     )  # fmt: skip
 
 
@@ -65,17 +66,23 @@ def _larger_micro_batches(job: Job) -> Iterator[Change]:
             )
 
 
+#: From the least work to the most.
+_RECOMPUTE = {
+    "none": "nothing runs twice",
+    "selective": "attention runs again in backward",
+    "selective-op": "every second product runs again in backward",
+    "full": "layers run again in backward",
+}
+
+
 def _recompute(job: Job) -> Iterator[Change]:
     if job.model.measured:
         return
-    for mode, why in (
-        ("selective", "attention runs again in backward"),
-        ("selective-op", "every second product runs again in backward"),
-        ("full", "layers run again in backward"),
-        ("none", "nothing runs twice"),
-    ):
+    modes = list(_RECOMPUTE)
+    for mode, why in _RECOMPUTE.items():
         if mode != job.train.recompute:
-            yield Change(overrides=(f"train.recompute={mode}",), why=why)
+            more = modes.index(mode) > modes.index(job.train.recompute)
+            yield Change(overrides=(f"train.recompute={mode}",), why=why, only_room=more)
 
 
 #: Keys of one strategy that another does not read would be refused: they go when the strategy changes.
@@ -135,6 +142,10 @@ def _details(job: Job) -> Iterator[Change]:
             yield Change(
                 overrides=("parallel.reshard_after_forward=false",), why="weights kept from forward to backward"
             )
+        if job.train.grad_accumulation > 1 and not parallel.sync_each_micro_batch:
+            yield Change(
+                overrides=("parallel.sync_each_micro_batch=true",), why="gradients sharded after each micro-batch"
+            )
         if parallel.reduce_dtype != "bf16" and job.inputs.precision.reduce_bytes > 2:
             yield Change(overrides=("parallel.reduce_dtype=bf16",), why="gradients sent in 16 bits")
 
@@ -151,6 +162,23 @@ def _larger_batches(job: Job) -> Iterator[Change]:
                 overrides=(f"train.micro_batch={job.train.micro_batch * factor}",),
                 why=f"a batch of {factor} times the tokens", alters_batch=True, ladder="micro-batch",
             )  # fmt: skip
+
+
+def _rest_of_node(job: Job) -> Iterator[Change]:
+    """More GPUs of each host, where the scenario leaves some idle; more than it has are refused, and so not tried. A
+    single GPU has nothing to share: FSDP comes with the others.
+    """
+    now, times = job.scenario.cluster.gpus_per_node, job.train.grad_accumulation
+    strategy = ("parallel={strategy: fsdp}",) if job.num_ranks == 1 else ()
+    if now is None:
+        return
+    for factor in (2, 4, 8):
+        fewer = (f"train.grad_accumulation={times // factor}",) if times % factor == 0 else ()
+        yield Change(
+            overrides=(f"cluster.gpus_per_node={now * factor}", *strategy, *fewer),
+            why=f"{factor} times the GPUs of a host", alters_batch=not fewer,
+            ladder="GPUs of a host" if fewer else "GPUs of a host and batch",
+        )  # fmt: skip
 
 
 def _nodes(job: Job, network: Network) -> Iterator[Change]:

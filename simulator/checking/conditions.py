@@ -32,16 +32,24 @@ class Metric:
     words: str
 
 
+def _parse_share(value: object) -> float:
+    """A share of a whole; ``10`` for 10 % is refused, since a gate that reads it as 1000 % never closes."""
+    share = units.parse_fraction(value)
+    if share > 1 or (share == 1 and "%" not in str(value)):
+        raise UnitError(f"is {share:.0%}; expected a share such as '10%' or 0.1")
+    return share
+
+
 METRICS: Final[Mapping[str, Metric]] = {
     "exposed": Metric(
-        parse=units.parse_fraction, value=lambda r, _: r.exposed_share, show=units.format_percent,
+        parse=_parse_share, value=lambda r, _: r.exposed_share, show=units.format_percent,
         words="exposed communication",
     ),
     "memory": Metric(
         parse=units.parse_bytes, value=lambda r, _: r.memory.peak_bytes, show=units.format_gib, words="peak memory"
     ),
     "step": Metric(parse=units.parse_time, value=lambda r, _: r.step_time_s, show=units.format_time, words="step time"),
-    "mfu": Metric(parse=units.parse_fraction, value=lambda r, _: r.mfu, show=units.format_percent, words="MFU"),
+    "mfu": Metric(parse=_parse_share, value=lambda r, _: r.mfu, show=units.format_percent, words="MFU"),
     "tokens_per_s": Metric(
         parse=units.parse_count, value=lambda r, _: r.tokens_per_s, show=lambda v: f"{v:,.0f}", words="tokens/s"
     ),

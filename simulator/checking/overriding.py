@@ -6,12 +6,15 @@ from collections.abc import Sequence
 
 
 def merged(overrides: Sequence[str], more: Sequence[str]) -> tuple[str, ...]:
-    """``overrides`` without those that ``more`` sets anew, above them or below them, and then ``more``."""
+    """``overrides`` without those that ``more`` sets anew, themselves or a block that holds them, and then ``more``.
+
+    A block that is set as a whole (``parallel={strategy: fsdp}``) stays, and ``more`` sets a key in it.
+    """
     keys = [_key(text) for text in more]
 
     def replaced(text: str) -> bool:
         key = _key(text)
-        return any(key == new or key.startswith(f"{new}.") or new.startswith(f"{key}.") for new in keys)
+        return any(key == new or key.startswith(f"{new}.") for new in keys)
 
     return (*(text for text in overrides if not replaced(text)), *more)
 

@@ -1,7 +1,8 @@
 """Which change mends a scenario: every candidate is simulated, and cures are ranked by what a token then costs.
 
-Single changes first. Where none of them is enough, the most helpful ones are combined, two at a time, with all
-others. A change counts as a cure when every judgement that failed holds, and none that held fails.
+Single changes first. Where none of them is enough, or memory is then tight with each, the most helpful ones are
+combined, two at a time, with all others. A change counts as a cure when every judgement that failed holds, and none
+that held fails.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from simulator.answer import StepAnswer, answer_step
 from simulator.checking.changes import Change, changes_of
 from simulator.errors import SimulatorError
+from simulator.report.slack import slack_of
 from simulator.report.verdict import Verdict
 from simulator.scenario import Scenario
 
@@ -24,7 +26,9 @@ Load = Callable[[Sequence[str]], Scenario]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cure:
-    """A change and the step that it gives. gpu_s_per_token: what a token costs, before prices."""
+    """A change and the step that it gives. gpu_s_per_token: what a token costs, before prices. tight: what is
+    free is less than an allocator takes at least (``report.slack``), so that it may well run out of memory.
+    """
 
     change: Change
     step_time_s: float
@@ -34,6 +38,7 @@ class Cure:
     num_ranks: int
     failing: tuple[str, ...]
     tokens_per_step: int
+    tight: bool
 
     @property
     def cures(self) -> bool:
@@ -44,27 +49,30 @@ def find_cures(
     base: StepAnswer, load: Load, judge: Judge, tell: Callable[[int, int], None] = lambda done, total: None
 ) -> tuple[Cure, ...]:
     """Cures of a failing scenario; first those that keep the machines and the tokens of a step, the cheapest per token
-    first; then those with another batch, the smallest first; then those on other machines.
+    first; then those with another batch, the smallest first; then those on other machines. Work that only gives room
+    (recomputation) is tried where memory is what fails: slower compute hides communication, but nobody wants it.
 
     load: the scenario with these overrides on top. tell: called with how many of how many are simulated.
     """
     broken = {verdict.what for verdict in judge(base) if not verdict.ok}
     singles = changes_of(base.job, base.network, memory_only=broken == {"memory"})
-    found = list(_tried(singles, load, judge, tell))
+    alone = [change for change in singles if "memory" in broken or not change.only_room]
+    found = list(_tried(alone, load, judge, tell))
     cured = [cure for cure in found if cure.cures]
-    if not cured:
+    if all(cure.tight for cure in cured):
         pairs = _pairs(broken, singles, found)
-        cured = [cure for cure in _tried(pairs, load, judge, tell) if cure.cures]
+        cured += [cure for cure in _tried(pairs, load, judge, tell) if cure.cures]
     return tuple(sorted(cured, key=_rank))
 
 
-def _rank(cure: Cure) -> tuple[int, int, float, int, tuple[str, ...]]:
-    """What keeps machines and batch first; then what alters the batch, the smallest first; then other machines. In each
-    the cheapest token (to three digits); of equals the smaller change.
+def _rank(cure: Cure) -> tuple[int, bool, int, float, int, tuple[str, ...]]:
+    """What keeps machines and batch first; then what alters the batch; then other machines. In each what has room in
+    memory first, then the smallest batch where it alters, then the cheapest token (to three digits); of equals the
+    smaller change.
     """
     change, tokens = cure.change, cure.tokens_per_step if cure.change.alters_batch else 0
     altered = 2 * change.hardware + change.alters_batch
-    return (altered, tokens, float(f"{cure.gpu_s_per_token:.3g}"), len(change.overrides), change.overrides)
+    return (altered, cure.tight, tokens, float(f"{cure.gpu_s_per_token:.3g}"), len(change.overrides), change.overrides)
 
 
 def _tried(
@@ -80,7 +88,7 @@ def _tried(
         except SimulatorError:  # what the strategy, the library or the topology does not allow is no candidate
             continue
         cure = _cure(change, answer, judge)
-        if cure.cures and change.ladder:
+        if cure.cures and change.ladder and not cure.tight:
             climbed.add(change.ladder)
         yield cure
     tell(len(changes), len(changes))
@@ -92,7 +100,16 @@ def _cure(change: Change, answer: StepAnswer, judge: Judge) -> Cure:
         change=change, step_time_s=report.step_time_s, gpu_s_per_token=1.0 / report.tokens_per_s_per_gpu,
         peak_bytes=report.memory.peak_bytes, exposed_share=report.exposed_share, num_ranks=answer.job.num_ranks,
         failing=tuple(v.what for v in judge(answer) if not v.ok), tokens_per_step=report.tokens_per_step,
+        tight=_tight(answer),
     )  # fmt: skip
+
+
+def _tight(answer: StepAnswer) -> bool:
+    device, memory = answer.job.device, answer.report.memory
+    if device is None:
+        return False
+    free = device.memory * answer.job.scenario.limits.memory - memory.peak_bytes
+    return free < slack_of(memory.by_kind_bytes, memory.pools_bytes).low_bytes
 
 
 def _pairs(broken: set[str], singles: Sequence[Change], found: Sequence[Cure]) -> list[Change]:
@@ -101,12 +118,14 @@ def _pairs(broken: set[str], singles: Sequence[Change], found: Sequence[Cure]) -
     pairs: dict[frozenset[str], Change] = {}
     for cure in helpful:
         for other in singles:
-            if not (cure.change.keys & other.keys):
+            needed = not other.only_room or "memory" in broken.union(cure.failing)
+            if needed and not (cure.change.keys & other.keys):
                 both = (*cure.change.overrides, *other.overrides)
                 pairs.setdefault(frozenset(both), Change(
                     overrides=both, why=f"{cure.change.why}; {other.why}",
                     alters_batch=cure.change.alters_batch or other.alters_batch,
                     hardware=cure.change.hardware or other.hardware,
+                    only_room=cure.change.only_room or other.only_room,
                     ladder=other.ladder and f"{' '.join(cure.change.overrides)} {other.ladder}",
                 ))  # fmt: skip
     return list(pairs.values())

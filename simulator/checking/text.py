@@ -32,7 +32,8 @@ def cure_table(cures: Sequence[Cure], now_gpu_s_per_token: float) -> Table:
     for cure in cures[:MOST_CURES]:
         change, settings = cure.gpu_s_per_token / now_gpu_s_per_token - 1, " ".join(cure.change.overrides)
         table.add_row(
-            settings, format_time(cure.step_time_s), f"{100 * change:+.1f} %", format_gib(cure.peak_bytes),
+            settings, format_time(cure.step_time_s), f"{100 * change:+.1f} %",
+            format_gib(cure.peak_bytes) + ", tight" * cure.tight,
             format_percent(cure.exposed_share), f"{cure.num_ranks:,}", format_count(cure.tokens_per_step),
         )  # fmt: skip
     return table
@@ -42,12 +43,17 @@ def break_even_lines(even: BreakEven | None) -> Iterator[Text]:
     """Below what something must be exposed."""
     if even is None:
         return
-    tokens, now = f"{even.tokens_per_gpu:,.0f}", f"{even.now_tokens_per_gpu:,.0f}"
+    tokens, now = _amount(even.tokens_per_gpu), _amount(even.now_tokens_per_gpu)
     rate, now_rate = format_bandwidth(even.bandwidth_bytes_per_s, 3), format_bandwidth(even.now_bytes_per_s, 3)
     yield Text(
         f"Break-even: communication takes as long as compute at {tokens} tokens per GPU and step (now {now}), or where "
         f"collectives move {rate} per GPU (now {now_rate})."
     )
+
+
+def _amount(tokens: float) -> str:
+    """Whole tokens; of a model without a sequence, whose samples they are, three digits."""
+    return f"{tokens:,.0f}" if tokens >= 100 else f"{tokens:.3g}"
 
 
 def cost_table(costs: Costs) -> RenderableType:

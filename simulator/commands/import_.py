@@ -6,6 +6,7 @@ import click
 
 from simulator.importing.draft import Extras
 from simulator.importing.kinds import checked_text, import_file
+from simulator.importing.writer import counted
 
 
 def import_(
@@ -24,7 +25,7 @@ def import_(
     for warning in draft.warnings:
         click.echo(f"warning: {warning}", err=True)
     guesses = sum(entry.comment.startswith("guess") for entry in draft.entries)
-    click.echo(
-        f"{len(draft.ignored)} options of {file} are ignored (listed at the end), {guesses} values are guesses",
-        err=True,
-    )
+    ignored = f"{counted(len(draft.ignored), 'option')} of {file} {'is' if len(draft.ignored) == 1 else 'are'} ignored"
+    listed = " (listed at the end)" if draft.ignored else ""
+    guessed = "1 value is a guess" if guesses == 1 else f"{guesses} values are guesses"
+    click.echo(f"{ignored}{listed}, {guessed}", err=True)

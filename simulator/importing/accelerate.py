@@ -91,6 +91,8 @@ def _put_step(sheet: Sheet, ranks: Ranks | None, kind: Option | None, word: str)
     else:
         sheet.put("parallel.strategy", "ddp", kind.said if kind is not None else "no distributed_type in the file")
         sheet.put("train.recompute", "none", "no fsdp_activation_checkpointing in the file")
+        for name in [name for name in sheet.options if name.startswith("fsdp_config.")]:
+            sheet.ignore(name, f"accelerate reads it for distributed_type FSDP alone, here {word}")
     put_seq_len(sheet, model)
     put_micro_batch(sheet, None)
     put_accumulation(sheet, sheet.take("gradient_accumulation_steps"))

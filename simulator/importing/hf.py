@@ -40,7 +40,8 @@ REASONS: Final = {
     "num_nextn_predict_layers": "multi-token prediction is not modelled", "ep_size": "expert parallelism is not here",
     "name": "a name", "_name_or_path": "a name",
     "embd_pdrop": "dropout of embeddings is not counted", "router_aux_loss_coef": _RULES,
-    "*": "none of the keys that the model's sizes and shapes follow from", "output_router_logits": _RULES,
+    "intermediate_size": "every layer's MLP consists of experts, which have a size of their own",
+    "*": "sizes and shapes of this model do not follow from it", "output_router_logits": _RULES,
     "final_logit_softcapping": _RULES, "attn_logit_softcapping": _RULES,
 }  # fmt: skip
 

@@ -153,7 +153,8 @@ class Sheet:
 
     def warn(self, text: str, *names: str) -> None:
         """What the scenario does otherwise than the file; the options ``names`` are listed as ignored for it."""
-        self._warnings.append(text)
+        if text not in self._warnings:  # an option may be asked for twice
+            self._warnings.append(text)
         for name in names:
             self.ignore(name, text.removeprefix(f"{Option(name, self.options.get(name)).said}: "))
 

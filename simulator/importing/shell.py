@@ -18,6 +18,8 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+?=)(.*)", re.DOTALL)
 _FLAG = re.compile(r"--([A-Za-z][\w.-]*)(?:=(.*))?\Z", re.DOTALL)
 _BRACED = re.compile(r"([A-Za-z_]\w*|\d+)(?::?([-=])(.*))?\Z", re.DOTALL)
 _PROGRAM = re.compile(r"(?:-m|.*(?:\.py|\.sh|torchrun|python3?))\Z")
+#: What the shell itself reads: where output goes, and what the next command is.
+_PLUMBING = re.compile(r"\d?>>?(?:&\d)?.*|&>>?.*|[|&]{1,2}")
 #: A value that depends on what the script does not set.
 UNKNOWN: Final = "\0"
 _LONGEST_VALUE = 1_000
@@ -167,8 +169,8 @@ def _flags(words: list[str]) -> Iterator[tuple[str, str | bool]]:
             values.append(word)
             continue
         if name:
-            program = next((i for i, value in enumerate(values) if _PROGRAM.match(value)), len(values))
-            yield name, " ".join(values[:program]) or True
+            ends = (i for i, value in enumerate(values) if _PROGRAM.match(value) or _PLUMBING.fullmatch(value))
+            yield name, " ".join(values[: next(ends, len(values))]) or True
         name, values = found[1], []
         if found[2] is not None:
             yield name, found[2] or True

@@ -17,6 +17,7 @@ from simulator.importing.model import DEFAULT_MODEL, put_model, put_seq_len
 from simulator.importing.recipes import put_clipping, put_no_offload, put_optimizer, put_precision
 from simulator.importing.sheet import CHANGE_ME, Option, Sheet
 from simulator.importing.torchtitan_reasons import REASONS
+from simulator.problems import nearest
 
 _SECTIONS: Final = ("parallelism", "training", "experimental")
 #: Names of model and flavor, letters and digits only, whose shipped model has another name.
@@ -149,7 +150,10 @@ def _put_model(sheet: Sheet) -> None:
             for option in (name, flavor):
                 if option is not None:
                     sheet.ignore(option.name, "names no shipped model")
-            sheet.warn(f"no shipped model is '{told or 'named'}': {DEFAULT_MODEL} stands in its place; give --model")
+            near = nearest(told.lower().replace(" ", "-"), shipped.names("preset"))
+            sheet.warn(
+                f"no shipped model is '{told or 'named'}': {DEFAULT_MODEL} stands in its place; give --model{near}"
+            )
         model = put_model(sheet)
     put_seq_len(sheet, model, sheet.take("training.seq_len"))
 

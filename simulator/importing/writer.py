@@ -41,9 +41,10 @@ def _line(entry: Entry) -> str:
 
 def _ignored(draft: Draft) -> Iterator[str]:
     if draft.ignored:
-        yield f"# Ignored: {len(draft.ignored)} options of the file"
+        yield f"# Ignored: {counted(len(draft.ignored), 'option')} of the file"
     for item in draft.ignored:
-        yield f"#   {one_line(item.option)}: {one_line(show(item.value))} - {one_line(item.reason)}"
+        value = "null" if item.value is None else show(item.value)
+        yield f"#   {one_line(item.option)}: {one_line(value)} - {one_line(item.reason)}"
 
 
 def scalar(value: object) -> str:
@@ -58,6 +59,11 @@ def _reads_as_text(text: str) -> bool:
         return read_scalar(text) == text
     except ValueError:
         return False
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 option``, ``2 options``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def one_line(text: str) -> str:
