@@ -44,9 +44,10 @@ def _searched(cures: Sequence[Cure]) -> str:
     if not cures:
         return "Changes of the scenario were simulated; none of them mends it, alone or with another."
     best = cures[0]
+    still = f"Nothing that was tried mends everything; {', '.join(best.failing)} still fails with"
     return (
-        f"Mended by {' '.join(best.change.overrides)} ({best.change.why}): simulated, a step then takes "
-        f"{format_time(best.step_time_s)}, memory {format_gib(best.peak_bytes)}, and "
+        f"{'Mended by' if best.cures else still} {' '.join(best.change.overrides)} ({best.change.why}): simulated, a "
+        f"step then takes {format_time(best.step_time_s)}, memory {format_gib(best.peak_bytes)}, and "
         f"{format_percent(best.exposed_share)} is exposed."
     )
 

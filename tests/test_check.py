@@ -130,6 +130,7 @@ def test_communication_that_does_not_hide_does_with_the_first_advice() -> None:
     assert after["exposed_share"] <= USUAL_EXPOSED
 
 
+@pytest.mark.slow
 def test_a_change_that_leaves_less_than_an_allocator_takes_is_no_first_advice(tmp_path: Path) -> None:
     """16 sequences of 8,192 tokens on one H100: 2 of them fill 78.2 of 79.6 GiB, 1 leaves 30 GiB."""
     path = llama(tmp_path / "s.yaml", cluster={"topology": "dgx-h100", "nodes": 1, "gpus_per_node": 1},
@@ -166,6 +167,7 @@ def test_70b_in_full_is_sent_to_the_32_a100_that_its_users_found_to_be_the_least
     assert (first["set"], first["gpus"], second["gpus"]) == (["cluster.nodes=4"], 32, 16)
 
 
+@pytest.mark.slow
 def test_no_advice_hides_communication_behind_work_that_nobody_needs() -> None:
     """Memory has 16 GiB of room: recomputation would only slow compute down until communication hides."""
     (verdict, *_) = [v for v in told("gpt2-two-workstations-10gbe")["verdicts"] if not v["ok"]]
@@ -307,6 +309,19 @@ def test_a_faster_network_is_tried_between_nodes_on_top_of_the_scenarios_own(
     network = cluster_network(scenario)
     tried = [o for c in changes_of(make_job(scenario, network), network) if c.hardware for o in c.overrides]
     assert [o.partition("=")[2] for o in tried if "nic_bandwidth" in o] == factors
+
+
+@pytest.mark.slow
+def test_where_nothing_mends_everything_the_nearest_says_what_still_fails() -> None:
+    path = str(ROOT / "scenarios/llama-8b-does-not-fit.yaml")
+    impossible = ("--fail-if", "mfu<95%", "--no-range")
+    for verdict in told(path, *impossible)["verdicts"]:
+        for cure in verdict["try"]:
+            assert (cure["mends"], cure["still_failing"]) == (False, ["MFU"])
+            assert cure["memory_peak_bytes"] < 80 * 2**30
+    text = asked(path, *impossible).output
+    assert "this comes nearest" in text
+    assert text.index("FAIL memory") < text.index("this comes nearest"), "judgements come before what is tried"
 
 
 @pytest.mark.slow

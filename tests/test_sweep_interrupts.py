@@ -255,6 +255,7 @@ def wait_until_gone(session: int) -> None:
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 
 
+@pytest.mark.slow
 @needs_proc
 @pytest.mark.parametrize(
     ("number", "whole_group"),

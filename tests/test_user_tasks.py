@@ -125,6 +125,7 @@ def test_7b_in_pure_16_bits_fits_on_four_a100_of_40_gb() -> None:
     assert answer.report.memory.peak_bytes == pytest.approx(27e9, rel=0.05)
 
 
+@pytest.mark.slow
 def test_70b_by_fsdp_alone_on_a_pod_of_tpu_v5p_is_bound_by_communication() -> None:
     """scaling-book: below 850 tokens a chip, and 4 M tokens a step leave 468; 44 days at 40 % MFU.
 

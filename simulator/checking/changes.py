@@ -110,17 +110,19 @@ def _strategies(job: Job, network: Network) -> Iterator[Change]:
 
 
 def _shard_sizes(job: Job, network: Network) -> Iterator[int]:
-    """GPUs of a node, of 2, 4, ... nodes, up to half of all, that are not what the scenario has; of a torus none, whose
-    rows are no nodes.
+    """GPUs of a node, of 2, 4, ... nodes (of many nodes of 4, 16, ...), up to half of all, unless the scenario has just
+    that; of a torus none, whose rows are no nodes.
     """
     if network.torus_shape:
         return
     size = job.num_ranks // max(1, network.num_nodes)
     now = job.scenario.parallel.shard_size or size if job.scenario.parallel.strategy == "hsdp" else None
-    while 1 < size <= job.num_ranks // 2:
+    most = job.num_ranks // 2
+    factor = 2 if most < 64 * size else 4
+    while 1 < size <= most:
         if job.num_ranks % size == 0 and size != now:
             yield size
-        size *= 2
+        size *= factor
 
 
 def _details(job: Job) -> Iterator[Change]:

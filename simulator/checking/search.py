@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from simulator.answer import StepAnswer, answer_step
+from simulator.answer import StepAnswer, Wiring, answer_step
 from simulator.checking.changes import Change, changes_of
 from simulator.errors import SimulatorError
 from simulator.report.slack import slack_of
@@ -19,6 +19,8 @@ from simulator.scenario import Scenario
 
 #: Single changes that are combined with others when none is enough.
 _COMBINED = 4
+#: How many changes are told where none mends everything.
+_NEAREST = 3
 #: A verdict of all that is judged; a loader of the scenario with more overrides.
 Judge = Callable[[StepAnswer], Sequence[Verdict]]
 Load = Callable[[Sequence[str]], Scenario]
@@ -46,23 +48,36 @@ class Cure:
 
 
 def find_cures(
-    base: StepAnswer, load: Load, judge: Judge, tell: Callable[[int, int], None] = lambda done, total: None
-) -> tuple[Cure, ...]:
+    base: StepAnswer, load: Load, judge: Judge, tell: Callable[[int, int], None] = lambda done, total: None,
+    wiring: Wiring | None = None,
+) -> tuple[Cure, ...]:  # fmt: skip
     """Cures of a failing scenario; first those that keep the machines and the tokens of a step, the cheapest per token
     first; then those with another batch, the smallest first; then those on other machines. Work that only gives room
     (recomputation) is tried where memory is what fails: slower compute hides communication, but nobody wants it.
+    Where nothing mends everything, the changes that come nearest, which say what still fails.
 
-    load: the scenario with these overrides on top. tell: called with how many of how many are simulated.
+    load: the scenario with these overrides on top. tell: called with how many of how many are simulated. wiring: that
+    of the scenario as it is, for all changes of anything but the cluster.
     """
     broken = {verdict.what for verdict in judge(base) if not verdict.ok}
     singles = changes_of(base.job, base.network, memory_only=broken == {"memory"})
     alone = [change for change in singles if "memory" in broken or not change.only_room]
-    found = list(_tried(alone, load, judge, tell))
+    found = list(_tried(alone, load, judge, tell, wiring))
     cured = [cure for cure in found if cure.cures]
     if all(cure.tight for cure in cured):
-        pairs = _pairs(broken, singles, found)
-        cured += [cure for cure in _tried(pairs, load, judge, tell) if cure.cures]
-    return tuple(sorted(cured, key=_rank))
+        pairs = list(_tried(_pairs(broken, singles, found), load, judge, tell, wiring))
+        cured += [cure for cure in pairs if cure.cures]
+        found += pairs
+    return tuple(sorted(cured, key=_rank)) if cured else _nearest(found, len(broken))
+
+
+def _nearest(found: Sequence[Cure], now: int) -> tuple[Cure, ...]:
+    """Those with which less fails, the fewest failures first; of the same failures only the best."""
+    best: dict[tuple[str, ...], Cure] = {}
+    for cure in sorted(found, key=lambda one: (len(one.failing), one.change.hardware, one.gpu_s_per_token)):
+        if len(cure.failing) < now:
+            best.setdefault(cure.failing, cure)
+    return tuple(best.values())[:_NEAREST]
 
 
 def _rank(cure: Cure) -> tuple[int, bool, int, float, int, tuple[str, ...]]:
@@ -76,7 +91,7 @@ def _rank(cure: Cure) -> tuple[int, bool, int, float, int, tuple[str, ...]]:
 
 
 def _tried(
-    changes: Sequence[Change], load: Load, judge: Judge, tell: Callable[[int, int], None]
+    changes: Sequence[Change], load: Load, judge: Judge, tell: Callable[[int, int], None], wiring: Wiring | None
 ) -> Iterator[Cure]:  # fmt: skip
     climbed: set[str] = set()
     for done, change in enumerate(changes):
@@ -84,7 +99,8 @@ def _tried(
         if change.ladder in climbed:
             continue
         try:
-            answer = answer_step(load(change.overrides), with_startup=False)
+            same = not any(key.startswith("cluster") for key in change.keys)
+            answer = answer_step(load(change.overrides), wiring if same else None, with_startup=False)
         except SimulatorError:  # what the strategy, the library or the topology does not allow is no candidate
             continue
         cure = _cure(change, answer, judge)

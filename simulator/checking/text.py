@@ -9,10 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from simulator.checking.search import Cure
-from simulator.report.break_even import BreakEven
+from simulator.job import Job
+from simulator.report.break_even import break_even_words
 from simulator.report.costs import PLANNED_MFU, Costs, Money
+from simulator.report.metrics import StepReport
 from simulator.units import (
-    format_bandwidth,
     format_count,
     format_dollars,
     format_gib,
@@ -23,14 +24,27 @@ from simulator.units import (
 MOST_CURES = 5
 
 
+def cure_title(cures: Sequence[Cure]) -> str:
+    """What the table of cures shows."""
+    if all(cure.cures for cure in cures):
+        return "What mends it, simulated: the same batch first, the cheapest first; then another batch; then hardware"
+    return "Nothing that was tried mends everything, alone or with another; this comes nearest"
+
+
+def settings_words(cure: Cure) -> str:
+    """The overrides, and what still fails with them."""
+    still = f" (still fails: {', '.join(cure.failing)})" if cure.failing else ""
+    return " ".join(cure.change.overrides) + still
+
+
 def cure_table(cures: Sequence[Cure], now_gpu_s_per_token: float) -> Table:
     """The cheapest changes that mend everything; cost is GPU time per token against the scenario as it is."""
-    title = "What mends it, simulated: the same batch first, the cheapest first; then the smallest batch; then hardware"
+    title = cure_title(cures)
     table = Table(title=title, title_justify="left", title_style="bold", pad_edge=False, box=None)
     for number, column in enumerate(("set", "step", "cost of a token", "memory", "exposed", "GPUs", "tokens a step")):
         table.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
     for cure in cures[:MOST_CURES]:
-        change, settings = cure.gpu_s_per_token / now_gpu_s_per_token - 1, " ".join(cure.change.overrides)
+        change, settings = cure.gpu_s_per_token / now_gpu_s_per_token - 1, settings_words(cure)
         table.add_row(
             settings, format_time(cure.step_time_s), f"{100 * change:+.1f} %",
             format_gib(cure.peak_bytes) + ", tight" * cure.tight,
@@ -39,28 +53,18 @@ def cure_table(cures: Sequence[Cure], now_gpu_s_per_token: float) -> Table:
     return table
 
 
-def break_even_lines(even: BreakEven | None) -> Iterator[Text]:
+def break_even_lines(report: StepReport, job: Job) -> Iterator[Text]:
     """Below what something must be exposed."""
-    if even is None:
-        return
-    tokens, now = _amount(even.tokens_per_gpu), _amount(even.now_tokens_per_gpu)
-    rate, now_rate = format_bandwidth(even.bandwidth_bytes_per_s, 3), format_bandwidth(even.now_bytes_per_s, 3)
-    yield Text(
-        f"Break-even: communication takes as long as compute at {tokens} tokens per GPU and step (now {now}), or where "
-        f"collectives move {rate} per GPU (now {now_rate})."
-    )
+    words = break_even_words(report, job)
+    if words:
+        yield Text(f"Break-even: {words}")
 
 
-def _amount(tokens: float) -> str:
-    """Whole tokens; of a model without a sequence, whose samples they are, three digits."""
-    return f"{tokens:,.0f}" if tokens >= 100 else f"{tokens:.3g}"
-
-
-def cost_table(costs: Costs) -> RenderableType:
-    """Time and money; what the scenario does not state is left out."""
+def cost_table(costs: Costs, counted: str = "tokens") -> RenderableType:
+    """Time and money; what the scenario does not state is left out. counted: what a batch consists of."""
     table = Table(title="Costs", title_justify="left", title_style="bold", pad_edge=False, box=None, show_header=False)
     hours = f"{costs.gpu_hours_per_million_tokens:,.3g} GPU-hours"
-    table.add_row("a million tokens", hours, _money(costs.per_million_tokens))
+    table.add_row(f"a million {counted}", hours, _money(costs.per_million_tokens))
     if costs.per_step is not None:
         table.add_row("a step", "", _money(costs.per_step))
     if costs.days is not None and costs.gpu_hours is not None and costs.steps is not None:

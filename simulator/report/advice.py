@@ -111,6 +111,8 @@ def whole_bytes(job: Job, *, as_now: bool = False) -> dict[str, float]:
 def _sharding(memory: Memory, job: Job, over: float) -> Iterator[Change]:
     """Zero for what is sharded over all ranks already. FSDP has neither buckets nor whole weights cast by autocast."""
     strategy, ranks = job.scenario.parallel.strategy, job.num_ranks
+    if ranks == 1:
+        return
     whole, held = whole_bytes(job), memory.by_kind_bytes
     spared = {kind: max(0.0, held[kind] - size / ranks) for kind, size in whole.items()}
     if strategy == "ddp":

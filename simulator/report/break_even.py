@@ -15,6 +15,8 @@ from dataclasses import dataclass
 
 from simulator.job import Job
 from simulator.report.metrics import StepReport
+from simulator.report.words import sample_words
+from simulator.units import format_bandwidth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,3 +43,21 @@ def break_even_of(report: StepReport, job: Job) -> BreakEven | None:
         tokens_per_gpu=tokens * report.comm_total_s / computing_s, now_tokens_per_gpu=tokens,
         bandwidth_bytes_per_s=sent / computing_s, now_bytes_per_s=sent / report.comm_total_s,
     )  # fmt: skip
+
+
+def break_even_words(report: StepReport, job: Job) -> str:
+    """One sentence: below what something must be exposed; '' where nothing is sent or computed."""
+    even = break_even_of(report, job)
+    if even is None:
+        return ""
+    rate, now_rate = format_bandwidth(even.bandwidth_bytes_per_s, 3), format_bandwidth(even.now_bytes_per_s, 3)
+    return (
+        "communication takes as long as forward and backward alone at "
+        f"{_amount(even.tokens_per_gpu)} {sample_words(job)} per GPU and step (now {_amount(even.now_tokens_per_gpu)}),"
+        f" or where collectives move {rate} per GPU (now {now_rate})."
+    )
+
+
+def _amount(tokens: float) -> str:
+    """Whole tokens; of a model without a sequence, whose samples they are, three digits."""
+    return f"{tokens:,.0f}" if tokens >= 100 else f"{tokens:.3g}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from simulator.job import Job
 from simulator.plan import Communicate, Compute, Task
 
 #: Blocks as the frameworks number them: layers.31, model.layers.31, h.11, blocks.3.
@@ -78,3 +79,8 @@ def purpose_words(name: str) -> str:
     """What a buffer is held for, from its name: ``cast layers.3.mlp.up @0`` -> ``copies cast by autocast``."""
     word = name.split()[0]
     return _PURPOSES.get(word, word)
+
+
+def sample_words(job: Job) -> str:
+    """What a batch consists of."""
+    return "tokens" if job.model.seq_len > 1 else "samples"

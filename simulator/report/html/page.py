@@ -13,10 +13,11 @@ from simulator import __version__
 from simulator.errors import ScenarioError
 from simulator.job import Job
 from simulator.network.graph import Network
+from simulator.report.break_even import break_even_words
 from simulator.report.charts.exposed import exposed_chart
 from simulator.report.charts.palette import INK, Look
 from simulator.report.headline import failing_first, headline
-from simulator.report.html.parts import break_even_words, cost_table, key_numbers, limits
+from simulator.report.html.parts import cost_table, key_numbers, limits
 from simulator.report.html.sections import sections
 from simulator.report.html.tables import Table
 from simulator.report.metrics import StepReport
@@ -80,6 +81,7 @@ def page(shown: Shown) -> str:
     from plotly import __version__ as plotly_version
     from plotly.offline import get_plotlyjs
 
+    even = break_even_words(shown.report, shown.job)
     drawn = tuple(sections(shown.timeline, shown.report, shown.job, shown.network, shown.zoom))
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
@@ -89,7 +91,7 @@ def page(shown: Shown) -> str:
     return environment.get_template("page.html.jinja").render(
         head=_head(shown), numbers=tuple(key_numbers(shown.report, shown.job)), sections=drawn,
         verdicts=failing_first(shown.verdicts), tables=tuple(_tables(shown)), searched=shown.searched,
-        ranges=tuple(shown.ranges), break_even=break_even_words(shown.report, shown.job),
+        ranges=tuple(shown.ranges), break_even=even[:1].upper() + even[1:],
         scenario={"name": shown.scenario_name, "text": shown.scenario_text, "overrides": tuple(shown.overrides)},
         limits=limits(shown.report, shown.job, shown.network), advice=shown.advice,
         versions=f"clustersim {__version__}, plotly {plotly_version}",

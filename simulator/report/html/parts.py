@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 from simulator.job import Job
 from simulator.network.graph import Network
-from simulator.report.break_even import break_even_of
 from simulator.report.costs import PLANNED_MFU, Money, costs_of
 from simulator.report.html.tables import Table
 from simulator.report.metrics import StepReport
 from simulator.report.ranks_text import rank_notes
 from simulator.report.slack import slack_of
-from simulator.units import format_bandwidth, format_dollars, format_gib, format_percent, format_time
+from simulator.report.words import sample_words
+from simulator.units import format_dollars, format_gib, format_percent, format_time
 
 #: In short, what a reader must know before trusting a number.
 LIMITS = (
@@ -37,7 +37,7 @@ class Number(NamedTuple):
 
 def key_numbers(report: StepReport, job: Job) -> Iterator[Number]:
     """The numbers that a decision starts from."""
-    unit = "tokens" if job.model.seq_len > 1 else "samples"
+    unit = sample_words(job)
     yield Number("step time", format_time(report.step_time_s), f"{report.tokens_per_step:,} {unit} a step")
     yield Number(
         f"{unit}/s per GPU", rate_words(report.tokens_per_s_per_gpu), f"{rate_words(report.tokens_per_s)} in all"
@@ -62,7 +62,7 @@ def rate_words(value: float) -> str:
 
 def cost_table(report: StepReport, job: Job) -> Table:
     """Time and money of a million tokens, a step, and the run, as far as the scenario states them."""
-    costs, unit = costs_of(report, job), "tokens" if job.model.seq_len > 1 else "samples"
+    costs, unit = costs_of(report, job), sample_words(job)
     rows = [(f"a million {unit}", f"{costs.gpu_hours_per_million_tokens:,.3g}", "", _money(costs.per_million_tokens))]
     if costs.per_step is not None:
         rows.append(("a step", f"{job.num_ranks * report.step_time_s / 3600:,.3g}", "", _money(costs.per_step)))
@@ -94,19 +94,6 @@ def _money(money: Money | None) -> str:
     if money.low == money.high:
         return format_dollars(money.typical)
     return f"{format_dollars(money.typical)} ({format_dollars(money.low)} to {format_dollars(money.high)})"
-
-
-def break_even_words(report: StepReport, job: Job) -> str:
-    """Below what something must be exposed; '' where nothing is sent or computed."""
-    even = break_even_of(report, job)
-    if even is None:
-        return ""
-    rate, now = format_bandwidth(even.bandwidth_bytes_per_s, 3), format_bandwidth(even.now_bytes_per_s, 3)
-    unit = "tokens" if job.model.seq_len > 1 else "samples"
-    return (
-        f"Communication takes as long as compute at {rate_words(even.tokens_per_gpu)} {unit} per GPU and step (now "
-        f"{rate_words(even.now_tokens_per_gpu)}), or where collectives move {rate} per GPU (now {now})."
-    )
 
 
 def limits(report: StepReport, job: Job, network: Network) -> tuple[str, ...]:
