@@ -6,13 +6,19 @@ written, and the digest does not see it.
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from simulator.problems import Loc, Problem, spell
 
 
 class Document(Protocol):
     """A document that knows the line of each of its keys, as ``yaml_source.Source`` does."""
+
+    @property
+    def value(self) -> Mapping[str, Any]:
+        """What it says, as plain values."""
+        ...
 
     def describe(self, problem: Problem) -> str:
         """The problem in one line: file, line, key and message, or the override that set the key."""
@@ -38,3 +44,10 @@ class Origin:
         if self.document is not None:
             return self.document.describe(Problem(loc=loc, message=message))
         return f"{spell(loc)}: {message}"
+
+    def written(self, loc: Loc) -> object:
+        """What stands at the key, as it was written (``15T``); None where it was not, or nobody wrote it."""
+        found: object = None if self.document is None else self.document.value
+        for key in loc:
+            found = found.get(key) if isinstance(found, Mapping) else None
+        return found

@@ -233,6 +233,10 @@ class Scenario(Frozen):
         """What is wrong with the key at ``loc``, found only after loading: with file and line where they are known."""
         return self._origin.describe(loc, message)
 
+    def written(self, loc: Loc) -> object:
+        """The value at the key as it was written; None where a default stands, or no document was."""
+        return self._origin.written(loc)
+
     @model_validator(mode="wrap")
     @classmethod
     def _asks_one_question(cls, data: Any, handler: ModelWrapValidatorHandler[Scenario]) -> Scenario:

@@ -11,7 +11,7 @@ import yaml
 from click.testing import CliRunner, Result
 from command_line import ROOT
 
-from simulator.answer import cluster_network
+from simulator.answer import answer_step, cluster_network
 from simulator.checking.changes import changes_of
 from simulator.checking.conditions import parse_condition
 from simulator.checking.judgements import USUAL_EXPOSED
@@ -361,7 +361,8 @@ def test_fail_if_fails_when_it_holds(tmp_path: Path) -> None:
         ("exposed=10%", "expected METRIC"),
         ("step>10", "has no unit"),
         ("cost>10", "an amount such as"),
-        ("memory>10%", "a size such as"),
+        ("memory>10", "has no unit"),
+        ("memory>150%", "expected a share such as"),
         ("exposed>10", "is 1000%; expected a share such as '10%'"),
         ("mfu<1", "is 100%"),
         ("mfu<140%", "is 140%"),
@@ -370,6 +371,16 @@ def test_fail_if_fails_when_it_holds(tmp_path: Path) -> None:
 def test_a_condition_that_cannot_be_read_says_what_is_accepted(text: str, words: str) -> None:
     with pytest.raises(ScenarioError, match=words):
         parse_condition(text)
+
+
+def test_memory_is_judged_by_size_or_by_share(tmp_path: Path) -> None:
+    path = llama(tmp_path / "s.yaml")
+    peak = told(path, "--no-search", "--no-range")["memory_peak_bytes"]
+    capacity = answer_step(load_scenario(path)).job.device.memory  # type: ignore[union-attr]
+    for share, fails in ((peak / capacity - 0.01, True), (peak / capacity + 0.01, False)):
+        found = told(path, "--no-search", "--no-range", "--fail-if", f"memory>{100 * share:.2f}%")
+        (judged,) = (v for v in found["verdicts"] if v["what"] == "peak memory's share of the device")
+        assert judged["ok"] is not fails
 
 
 def test_a_condition_on_money_needs_a_price(tmp_path: Path) -> None:

@@ -66,6 +66,12 @@ def test_only_what_differs_is_listed(base: str, tmp_path: Path) -> None:
     assert "say the same" in output(base, base)
 
 
+def test_what_differs_is_shown_as_it_was_written(base: str) -> None:
+    found = told(base, "--vs", "goal.tokens=15T cluster.nodes=2", "--vs", "goal={tokens: 300B}")["differences"]
+    assert found["goal.tokens"] == ["", "15T", "300B"]
+    assert found["cluster.nodes"] == ["1", "2", "1"]
+
+
 def test_settings_without_vs_hold_for_all(base: str) -> None:
     found = told(base, "--vs", "parallel.strategy=fsdp train.micro_batch=2", "cluster.nodes=2", "train.micro_batch=8")
     assert found["quantities"]["GPUs"] == [16, 16]

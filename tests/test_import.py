@@ -454,6 +454,12 @@ flavor = "8B"
 """
 
 
+def test_a_model_of_torchtitan_that_is_not_shipped_is_asked_for(tmp_path: Path) -> None:
+    other = TITAN.replace('"8B"', '"71B"').format("seq_len = 2048", "")
+    with pytest.raises(ScenarioError, match="'llama3 71B' is no shipped model; give --model PRESET"):
+        from_text(tmp_path, "torchtitan", other)
+
+
 @pytest.mark.parametrize(
     ("degrees", "gpus", "expected"),
     [

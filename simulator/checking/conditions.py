@@ -40,6 +40,10 @@ def _parse_share(value: object) -> float:
     return share
 
 
+def _memory_share(report: StepReport, job: Job) -> float | None:
+    return None if job.device is None else report.memory.peak_bytes / job.device.memory
+
+
 METRICS: Final[Mapping[str, Metric]] = {
     "exposed": Metric(
         parse=_parse_share, value=lambda r, _: r.exposed_share, show=units.format_percent,
@@ -47,6 +51,9 @@ METRICS: Final[Mapping[str, Metric]] = {
     ),
     "memory": Metric(
         parse=units.parse_bytes, value=lambda r, _: r.memory.peak_bytes, show=units.format_gib, words="peak memory"
+    ),
+    "memory_share": Metric(
+        parse=_parse_share, value=_memory_share, show=units.format_percent, words="peak memory's share of the device"
     ),
     "step": Metric(parse=units.parse_time, value=lambda r, _: r.step_time_s, show=units.format_time, words="step time"),
     "mfu": Metric(parse=_parse_share, value=lambda r, _: r.mfu, show=units.format_percent, words="MFU"),
@@ -57,7 +64,7 @@ METRICS: Final[Mapping[str, Metric]] = {
     "cost": Metric(parse=units.parse_dollars, value=run_dollars, show=units.format_dollars, words="cost of the run"),
 }  # fmt: skip
 #: What a scenario must state for a metric to exist.
-_NEEDS: Final = {"time": "goal.tokens", "cost": "goal.tokens and cost", "mfu": "a device"}
+_NEEDS: Final = {"time": "goal.tokens", "cost": "goal.tokens and cost", "mfu": "a device", "memory_share": "a device"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +98,8 @@ def parse_condition(text: str) -> Condition:
             f"{', '.join(METRICS)}"
         )
     name, sign, bound = match.groups()
+    if name == "memory" and "%" in bound:
+        name = "memory_share"
     if name not in METRICS:
         raise ScenarioError(
             f"--fail-if {text!r}: no metric '{name}'; accepted: {', '.join(METRICS)}{nearest(name, METRICS)}"

@@ -16,7 +16,7 @@ from simulator.cli.implementation import implementation
     "--fail-if",
     multiple=True,
     metavar="CONDITION",
-    help="One more judgement, such as 'exposed>5%', 'memory>70 GiB', 'step>1.5 s', 'mfu<40%', 'time>30 d' or "
+    help="One more judgement, such as 'exposed>5%', 'memory>90%', 'step>1.5 s', 'mfu<40%', 'time>30 d' or "
     "'cost>$1M'. May be given several times.",
 )
 @click.option("--search/--no-search", default=True, help="Simulate changes where a judgement fails.  [default: search]")

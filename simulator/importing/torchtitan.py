@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import Final
 
 from simulator import shipped
+from simulator.errors import ScenarioError
 from simulator.importing.batch import MOST_GLOBAL, put_accumulation, put_accumulation_of, put_goal, put_micro_batch
 from simulator.importing.cluster import Place, Ranks, is_sized, put_cluster, usual_world
 from simulator.importing.degrees import put_degrees
 from simulator.importing.draft import Draft
-from simulator.importing.model import DEFAULT_MODEL, put_model, put_seq_len
+from simulator.importing.model import put_model, put_seq_len
 from simulator.importing.recipes import put_clipping, put_no_offload, put_optimizer, put_precision
 from simulator.importing.sheet import CHANGE_ME, Option, Sheet
 from simulator.importing.torchtitan_reasons import REASONS
@@ -145,15 +146,15 @@ def _put_model(sheet: Sheet) -> None:
     if preset is not None and sheet.extras.model is None:
         model = put_model(sheet, f"model.name, model.flavor: {told}", preset)
         sheet.put("model.preset", preset, f"model.name, model.flavor: {told}")
+    elif flavor is not None and sheet.extras.model is None:
+        near = nearest(told.lower().replace(" ", "-"), shipped.names("preset"))
+        raise ScenarioError(
+            f"{sheet.file}: model.name, model.flavor: '{told}' is no shipped model; give --model PRESET or --model "
+            f"config.json{near}"
+        )
     else:
-        if sheet.extras.model is None:
-            for option in (name, flavor):
-                if option is not None:
-                    sheet.ignore(option.name, "names no shipped model")
-            near = nearest(told.lower().replace(" ", "-"), shipped.names("preset"))
-            sheet.warn(
-                f"no shipped model is '{told or 'named'}': {DEFAULT_MODEL} stands in its place; give --model{near}"
-            )
+        if name is not None and sheet.extras.model is None:
+            sheet.ignore(name.name, "names no shipped model without a flavor")
         model = put_model(sheet)
     put_seq_len(sheet, model, sheet.take("training.seq_len"))
 

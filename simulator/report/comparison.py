@@ -73,14 +73,22 @@ def lines(answers: Sequence[tuple[StepReport, Job]]) -> tuple[Line, ...]:
 
 
 def differences(scenarios: Sequence[Scenario]) -> dict[str, tuple[str, ...]]:
-    """Keys that scenarios set differently, dotted, with the value of each; '' where one does not have the key."""
+    """Keys that scenarios set differently, dotted, with the value of each as it was written; '' where one does not have
+    the key.
+    """
     flat = [dict(_flat(scenario.model_dump(mode="json"))) for scenario in scenarios]
     keys = dict.fromkeys(key for one in flat for key in one)
     return {
-        key: tuple(one.get(key, "") for one in flat)
+        key: tuple(_as_written(scenario, key, one.get(key, "")) for scenario, one in zip(scenarios, flat, strict=True))
         for key in keys
         if len({one.get(key, "") for one in flat}) > 1
     }  # fmt: skip
+
+
+def _as_written(scenario: Scenario, key: str, value: str) -> str:
+    """``15T`` rather than the number that it stands for; the value itself where it is a default, or no plain one."""
+    written = scenario.written(tuple(key.split(".")))
+    return str(written) if value and isinstance(written, str | int | float) and not isinstance(written, bool) else value
 
 
 def _flat(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
