@@ -8,6 +8,7 @@ the nearest, and every message shows the value that was read.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
@@ -264,6 +265,8 @@ def _models_at_branch(branch: Any, loc: Loc) -> list[type[BaseModel]]:
         if get_origin(info.annotation) is Literal
         for value in get_args(info.annotation)
     ]
-    if loc[0] == getattr(branch, "__name__", None) or loc[0] in selectors:
+    name = getattr(branch, "__name__", None)
+    checked = name and re.match(rf"function-\w+\[.*\b{name}\]", str(loc[0]))  # a class with checks of its own
+    if loc[0] == name or checked or loc[0] in selectors:
         return _models_at(branch, loc[1:])
     return _models_at(branch, loc)

@@ -170,5 +170,5 @@ def scenario(run: Run) -> Scenario:
 @cache
 def step_ratio(run: Run) -> float:
     """Simulated over measured tokens per second of the whole step: above 1 is too fast."""
-    step_s = answer_step(scenario(run)).timeline.end_s
+    step_s = answer_step(scenario(run), with_startup=False).timeline.end_s
     return run.micro_step_s * run.accumulation / step_s
