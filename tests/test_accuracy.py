@@ -71,6 +71,7 @@ def test_the_table_in_the_documentation_is_what_the_code_says() -> None:
     assert yaml.safe_load(TABLE.read_text())["rows"] == table()
 
 
+@pytest.mark.slow
 def test_held_out_runs_are_predicted_within_twelve_percent_at_the_median() -> None:
     found = errors("held out")
     print(f"{len(found)} runs, median {np.median(found):.1%}, 90th percentile {np.quantile(found, 0.9):.1%}")
@@ -87,6 +88,7 @@ def test_no_held_out_source_is_off_by_more_than_twelve_percent() -> None:
             assert np.median(ratios) == pytest.approx(1, abs=0.12), name
 
 
+@pytest.mark.slow
 def test_the_sustained_share_is_the_median_of_the_calibration_runs() -> None:
     shares = fit_efficiency.sustained_shares()
     share = runs.device_named("a100-sxm4-40gb").efficiency.sustained.share

@@ -141,6 +141,7 @@ def test_a_change_that_leaves_less_than_an_allocator_takes_is_no_first_advice(tm
     assert "GiB, tight" in asked(path).output
 
 
+@pytest.mark.slow
 def test_a_model_too_large_for_one_gpu_is_spread_over_more_of_its_host(tmp_path: Path) -> None:
     path = llama(tmp_path / "s.yaml", cluster={"topology": "dgx-h100", "nodes": 1, "gpus_per_node": 1},
                  model={"preset": "llama-3-8b"}, train={"seq_len": 4096, "micro_batch": 1, "grad_accumulation": 8,
@@ -150,6 +151,7 @@ def test_a_model_too_large_for_one_gpu_is_spread_over_more_of_its_host(tmp_path:
     assert (first["gpus"], first["alters_batch"]) == (8, False)
 
 
+@pytest.mark.slow
 def test_gradients_that_stay_whole_while_they_accumulate_are_sharded_by_advice(tmp_path: Path) -> None:
     """Four H100, two micro-batches: FSDP without its collective in between keeps 29.9 GiB of gradients on each."""
     path = llama(tmp_path / "s.yaml", cluster={"topology": "dgx-h100", "nodes": 1, "gpus_per_node": 4},
@@ -396,6 +398,7 @@ def test_a_change_takes_the_place_of_the_users_own_setting() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_change_of_one_key_leaves_the_rest_of_a_block_that_the_user_set(tmp_path: Path) -> None:
     block = "cluster={topology: dgx-h100, nodes: 1, gpus_per_node: 4}"
     assert merged((block,), ("cluster.nodes=2",)) == (block, "cluster.nodes=2")

@@ -244,6 +244,7 @@ def repeated(found: list[Task], copies: int) -> Plan:
     return plan(made)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("waits", [False, True])
 @settings(max_examples=50, deadline=None)
 @given(data=st.data())

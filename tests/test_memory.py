@@ -153,6 +153,7 @@ def test_one_gpu_alone_has_no_communicator_and_no_buckets() -> None:
     assert alone.by_kind_bytes["buffers"] == 0
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(seq_len=st.integers(min_value=1, max_value=4096), name=st.sampled_from(sorted(PRECISIONS)))
 def test_the_optimizer_step_never_needs_more_than_the_peak(seq_len: int, name: str) -> None:

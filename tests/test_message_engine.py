@@ -251,6 +251,7 @@ def one_at_a_time(schedule: Schedule) -> bool:
     return all(max(np.bincount(p.src).max(), np.bincount(p.dst).max()) == 1 for p, _ in schedule.runs())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("op", "algorithm"), ON_ANY_NETWORK)
 def test_any_start_times_give_what_the_step_rule_gives(op: str, algorithm: str) -> None:
     random = np.random.default_rng(1)

@@ -50,6 +50,7 @@ def test_command_prints_what_readme_shows(command: str, output: str) -> None:
     README.checks(command, output)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [param(command) for command in README.commands])
 @pytest.mark.usefixtures("folder")
 def test_command_of_readme_works(command: str) -> None:

@@ -49,6 +49,7 @@ def test_schema_is_draft_07_to_the_last_key(kind: str) -> None:
             assert block["$ref"].removeprefix("#/definitions/") in made["definitions"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name"), SHIPPED)
 def test_every_shipped_file_fits_its_schema_and_says_so_to_editors(kind: str, name: str) -> None:
     path = shipped_file(kind, name)

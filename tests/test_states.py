@@ -96,6 +96,7 @@ def test_field_case_c06_a_model_that_is_never_partitioned_shows_two_bytes_a_para
     assert gathered / model.num_parameters == pytest.approx(2.0, rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("parallel", "further"),
     [

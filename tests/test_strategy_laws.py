@@ -64,6 +64,7 @@ def test_whatever_can_be_asked_for_can_be_planned() -> None:
     assert set(STRATEGIES) == set(ASKED)
 
 
+@pytest.mark.slow
 @every_strategy
 @settings(max_examples=5, deadline=None)
 @given(model=models(), micro_batches=st.integers(1, 3))
@@ -92,6 +93,7 @@ def test_a_step_takes_at_least_its_compute_and_at_most_all_of_its_parts_in_a_row
     assert busy_s(timeline.plan) * (1 - 1e-9) <= timeline.end_s <= in_a_row * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @every_strategy
 @settings(max_examples=5, deadline=None)
 @given(model=models())

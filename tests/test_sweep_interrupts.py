@@ -77,6 +77,7 @@ def test_any_executor_gives_each_row_once(workers: int, count: int) -> None:
     assert set(finished(quick, threads(workers), workers, POINTS[:count])) == {p[0] for p in POINTS[:count]}
 
 
+@pytest.mark.slow
 def test_the_point_that_kills_its_worker_is_a_row_with_an_error_and_all_others_are_fine() -> None:
     found = finished(deadly, partial(local_processes, 2))
     assert set(found) == {point[0] for point in POINTS}
@@ -168,6 +169,7 @@ def slow(points: Sequence[Point]) -> Batch:
     return quick(points)
 
 
+@pytest.mark.slow
 def test_stop_does_not_wait_for_the_work_in_flight_and_leaves_no_process() -> None:
     started = time.monotonic()
 

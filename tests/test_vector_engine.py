@@ -116,6 +116,7 @@ def test_on_real_machines_both_engines_agree_for_any_starts(machine: str) -> Non
         assert_same_times(schedule, wired(network), np.random.default_rng(3).random(network.num_gpus) * 3e-5)
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=150)
 def test_on_any_tree_both_engines_agree(data: st.DataObject) -> None:
@@ -181,6 +182,7 @@ def test_a_shared_port_that_is_what_a_rank_waits_for_is_exact_too() -> None:
         assert assert_same_times(schedule, wired(slow))
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=60)
 def test_no_transfer_ever_runs_below_the_least_share_of_its_links(data: st.DataObject) -> None:

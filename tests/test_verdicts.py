@@ -65,6 +65,7 @@ def test_the_advised_micro_batch_is_the_largest_that_fits() -> None:
     assert setting in advice(above)
 
 
+@pytest.mark.slow
 def test_bucket_views_save_the_gradients_that_are_alive_at_the_peak() -> None:
     """With short sequences the peak is at the end of backward, where gradients of 4 B a parameter have taken the place
     of 2 B cast by autocast; so 2 B a parameter are saved, less the fresh gradient of one operation. With long sequences
