@@ -103,9 +103,8 @@ def _planned(scenario: Scenario, steps: int) -> tuple[ShapedFabric, dict[str, An
     fabric = fabric_of(network)
     if fabric.num_hosts == 1:
         raise ScenarioError(f"'{network.name}': one host sends nothing to itself; the lab needs 2 to {MAX_HOSTS}")
-    speed_of = {
-        rank: ranks.speed for ranks in answer_step(scenario).timeline.plan.classes for rank in ranks.ranks
-    }  # fmt: skip
+    simulated = answer_step(scenario, with_startup=False)
+    speed_of = {rank: ranks.speed for ranks in simulated.timeline.plan.classes for rank in ranks.ranks}
     speeds = [speed_of[rank] for rank in range(fabric.num_hosts)] if scenario.cluster.stragglers else ()
     job = training_job(scenario, fabric.num_hosts, network.gpus_per_node, steps, speeds)
     return fabric, job | {"collectives": True}
@@ -127,7 +126,7 @@ def simulate_lab(scenario: Scenario, fabric: ShapedFabric, numbers: Numbers) -> 
         "cluster": Cluster(topology=spec, stragglers=scenario.cluster.stragglers),
         "engine": Engine(fidelity=fidelity),
     }
-    return answer_step(scenario.model_copy(update=asked))
+    return answer_step(scenario.model_copy(update=asked), with_startup=False)
 
 
 def measured_gloo(fabric: ShapedFabric, numbers: Numbers) -> AlphaBetaLibrary:

@@ -117,16 +117,17 @@ def test_a_mutated_device_is_used_or_refused_by_name(path: Path, tmp_path: Path)
     scenario.write_text(SMALL.format(topology="own.yaml", model="{preset: gpt2}", precision=precision))
     for text, place, kind in mutations(path, plain(path), 6):
         written.write_text(yaml.safe_dump(topology | {"device": yaml.safe_load(text)}), encoding="utf-8")
-        judge(simulator("run", str(scenario)), text, place, kind, "")
+        judge(simulator("run", str(scenario)), text, place, kind, "own.yaml")
 
 
 @pytest.mark.parametrize("path", LIBRARIES, ids=lambda path: path.stem)
 def test_a_mutated_library_is_used_or_refused_by_name(path: Path, tmp_path: Path) -> None:
     written = tmp_path / "mutated.yaml"
+    topology = "uniform" if path.stem == "gloo" else "dgx-a100"  # gloo goes through the hosts
     for text, place, kind in mutations(path, plain(path), 20):
         written.write_text(text, encoding="utf-8")
-        result = simulator("collective", "all_reduce", "--topology", "dgx-a100", "-p", "8", "--library", str(written))
-        judge(result, text, place, kind, "")
+        result = simulator("collective", "all_reduce", "--topology", topology, "-p", "8", "--library", str(written))
+        judge(result, text, place, kind, "mutated.yaml")
 
 
 @pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)
@@ -139,4 +140,4 @@ def test_a_mutated_model_is_used_or_refused_by_name(path: Path, tmp_path: Path) 
     scenario.write_text(SMALL.format(topology="dgx-h100", model="{hf: config.json}", precision="bf16-mixed"))
     for text, place, kind in mutations(path, config, 6):
         (tmp_path / "config.json").write_text(json.dumps(yaml.safe_load(text)), encoding="utf-8")
-        judge(simulator("run", str(scenario)), text, place, kind, "")
+        judge(simulator("run", str(scenario)), text, place, kind, "config.json")

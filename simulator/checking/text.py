@@ -11,11 +11,10 @@ from rich.text import Text
 from simulator.checking.search import Cure
 from simulator.job import Job
 from simulator.report.break_even import break_even_words
-from simulator.report.costs import PLANNED_MFU, Costs, Money
+from simulator.report.costs import PLANNED_MFU, Costs, money_words
 from simulator.report.metrics import StepReport
 from simulator.units import (
     format_count,
-    format_dollars,
     format_gib,
     format_percent,
     format_time,
@@ -64,20 +63,12 @@ def cost_table(costs: Costs, counted: str = "tokens") -> RenderableType:
     """Time and money; what the scenario does not state is left out. counted: what a batch consists of."""
     table = Table(title="Costs", title_justify="left", title_style="bold", pad_edge=False, box=None, show_header=False)
     hours = f"{costs.gpu_hours_per_million_tokens:,.3g} GPU-hours"
-    table.add_row(f"a million {counted}", hours, _money(costs.per_million_tokens))
+    table.add_row(f"a million {counted}", hours, money_words(costs.per_million_tokens))
     if costs.per_step is not None:
-        table.add_row("a step", "", _money(costs.per_step))
+        table.add_row("a step", "", money_words(costs.per_step))
     if costs.days is not None and costs.gpu_hours is not None and costs.steps is not None:
-        table.add_row("the run", f"{costs.gpu_hours:,.0f} GPU-hours", _money(costs.run))
+        table.add_row("the run", f"{costs.gpu_hours:,.0f} GPU-hours", money_words(costs.run))
         table.add_row("", f"{costs.days:,.1f} days, {costs.steps:,.0f} steps", "")
         if costs.days_by_6nd is not None:
             table.add_row("", f"{costs.days_by_6nd:,.1f} days by 6ND at {PLANNED_MFU:.0%} MFU", "")
     return table
-
-
-def _money(money: Money | None) -> str:
-    if money is None:
-        return ""
-    if money.low == money.high:
-        return format_dollars(money.typical)
-    return f"{format_dollars(money.typical)} ({format_dollars(money.low)} to {format_dollars(money.high)})"

@@ -53,7 +53,7 @@ def check(
     if html is not None:
         check_page(html)
     wiring = wiring_of(loaded)
-    base = answer_step(loaded, wiring)
+    base = answer_step(loaded, wiring, with_startup=False)
     found = judge(base)
     ranges = ranges_of(base, judge) if with_range else None
     if not as_json:

@@ -38,7 +38,7 @@ def compare(arguments: tuple[str, ...], variants: tuple[str, ...], as_json: bool
     for name, scenario in zip(names, scenarios, strict=True):
         if scenario.collective is not None:
             raise click.UsageError(f"compare shows training steps; '{name}' holds a single collective")
-    answers = [answer_step(scenario) for scenario in scenarios]
+    answers = [answer_step(scenario, with_startup=False) for scenario in scenarios]
     found = lines([(answer.report, answer.job) for answer in answers])
     if as_json:
         feasible = [all(v.ok for v in verdicts(a.report, a.job)) for a in answers]

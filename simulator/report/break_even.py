@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from simulator.job import Job
 from simulator.report.metrics import StepReport
-from simulator.report.words import sample_words
+from simulator.report.words import rate_words, sample_words
 from simulator.units import format_bandwidth
 
 
@@ -51,13 +51,8 @@ def break_even_words(report: StepReport, job: Job) -> str:
     if even is None:
         return ""
     rate, now_rate = format_bandwidth(even.bandwidth_bytes_per_s, 3), format_bandwidth(even.now_bytes_per_s, 3)
+    tokens, now = rate_words(even.tokens_per_gpu), rate_words(even.now_tokens_per_gpu)
     return (
-        "communication takes as long as forward and backward alone at "
-        f"{_amount(even.tokens_per_gpu)} {sample_words(job)} per GPU and step (now {_amount(even.now_tokens_per_gpu)}),"
-        f" or where collectives move {rate} per GPU (now {now_rate})."
+        f"communication takes as long as forward and backward alone at {tokens} {sample_words(job)} per GPU and step "
+        f"(now {now}), or where collectives move {rate} per GPU (now {now_rate})."
     )
-
-
-def _amount(tokens: float) -> str:
-    """Whole tokens; of a model without a sequence, whose samples they are, three digits."""
-    return f"{tokens:,.0f}" if tokens >= 100 else f"{tokens:.3g}"

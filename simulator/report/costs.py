@@ -15,6 +15,7 @@ from simulator.budget_spec import Cost
 from simulator.job import Job
 from simulator.report.metrics import StepReport
 from simulator.strategies.sharding import computing_precision
+from simulator.units import format_dollars
 
 _HOUR_S, _DAY_S = 3600.0, 86_400.0
 #: MFU of the 6ND estimate when the scenario's own is unknown: what the lectures plan with.
@@ -72,6 +73,15 @@ def run_s(report: StepReport, job: Job) -> float | None:
     """Seconds of the whole run; None without a goal."""
     days = costs_of(report, job).days
     return None if days is None else days * _DAY_S
+
+
+def money_words(money: Money | None) -> str:
+    """``$2.50 ($2.00 to $3.00)``, the range only where there is one; '' without a price."""
+    if money is None:
+        return ""
+    if money.low == money.high:
+        return format_dollars(money.typical)
+    return f"{format_dollars(money.typical)} ({format_dollars(money.low)} to {format_dollars(money.high)})"
 
 
 def _money(price: Cost | None, gpu_hours: float | None) -> Money | None:

@@ -14,9 +14,9 @@ from simulator.report.charts.breakdown import breakdown_chart
 from simulator.report.charts.memory import memory_chart
 from simulator.report.charts.palette import MEMORY, Look
 from simulator.report.headline import failing_first, headline
-from simulator.report.html.parts import rate_words
 from simulator.report.metrics import StepReport
 from simulator.report.verdict import Verdict, bound_sentence, verdicts
+from simulator.report.words import rate_words, sample_words
 from simulator.units import format_gib, format_percent, format_time
 
 _BOX = "max-width:60em;line-height:1.45;font-family:system-ui,sans-serif"
@@ -54,7 +54,7 @@ def _verdict(verdict: Verdict) -> str:
 
 
 def _numbers(report: StepReport, job: Job) -> Iterator[str]:
-    unit = "tokens" if job.model.seq_len > 1 else "samples"
+    unit = sample_words(job)
     yield f"a step {format_time(report.step_time_s)}"
     yield f"{rate_words(report.tokens_per_s_per_gpu)} {unit}/s per GPU"
     if report.mfu is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from simulator.job import Job
+from simulator.report.words import sample_words
 
 
 def rank_notes(job: Job) -> Iterator[str]:
@@ -18,7 +19,7 @@ def rank_notes(job: Job) -> Iterator[str]:
             f"median of their kind, which changes their waiting but not the step, {unless}."
         )
     if len(works) > 1:
-        unit = "tokens" if job.model.seq_len > 1 else "samples"
+        unit = sample_words(job)
         mean = job.micro_batch_of_all / job.num_ranks
         yield (
             f"Batches differ: {unit} count what each rank has, {mean:.4g} sequences of a micro-batch on average. "

@@ -16,7 +16,7 @@ from simulator.report.metrics import CollectiveUse, StepReport, grouped
 from simulator.report.ranks_text import rank_notes
 from simulator.report.slack import slack_of
 from simulator.report.verdict import KIND_WORDS, Verdict, bound_sentence, verdicts
-from simulator.report.words import purpose_words
+from simulator.report.words import purpose_words, sample_words
 from simulator.units import format_bandwidth, format_bytes, format_gib, format_percent, format_time
 
 #: Rows of the table of collectives; the rest are summed in one line.
@@ -115,7 +115,7 @@ def _rates(report: StepReport, job: Job) -> Table:
         table.add_row("communication", f"{format_time(report.comm_total_s)}, {hidden} hidden behind compute")
     if report.interference_s:
         table.add_row("compute lost to interference", format_time(report.interference_s))
-    unit = "tokens" if job.model.seq_len > 1 else "samples"
+    unit = sample_words(job)
     table.add_row(f"{unit} per step", f"{report.tokens_per_step:,}")
     table.add_row(f"{unit}/s", f"{_rate(report.tokens_per_s)} ({_rate(report.tokens_per_s_per_gpu)} per GPU)")
     if report.mfu is not None:

@@ -84,3 +84,8 @@ def purpose_words(name: str) -> str:
 def sample_words(job: Job) -> str:
     """What a batch consists of."""
     return "tokens" if job.model.seq_len > 1 else "samples"
+
+
+def rate_words(value: float) -> str:
+    """Whole numbers from 100 up, three digits below, as of samples."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -89,7 +89,7 @@ def tornado_of(
     tell: called with how many of how many inputs are done. Raises ScenarioError as ``answer_step`` does.
     """
     wiring = wiring_of(scenario)
-    base = answer_step(scenario, wiring)
+    base = answer_step(scenario, wiring, with_startup=False)
     verdicts = judge(base)
     now = _result(base, verdicts, verdicts)
     inputs = moved_inputs(base.job)

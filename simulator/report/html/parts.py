@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 from simulator.job import Job
 from simulator.network.graph import Network
-from simulator.report.costs import PLANNED_MFU, Money, costs_of
+from simulator.report.costs import PLANNED_MFU, costs_of, money_words
 from simulator.report.html.tables import Table
 from simulator.report.metrics import StepReport
 from simulator.report.ranks_text import rank_notes
 from simulator.report.slack import slack_of
-from simulator.report.words import sample_words
+from simulator.report.words import rate_words, sample_words
 from simulator.units import format_dollars, format_gib, format_percent, format_time
 
 #: In short, what a reader must know before trusting a number.
@@ -55,20 +55,17 @@ def key_numbers(report: StepReport, job: Job) -> Iterator[Number]:
         yield Number(f"a million {unit}", format_dollars(costs.per_million_tokens.typical), "at the price given")
 
 
-def rate_words(value: float) -> str:
-    """Whole numbers from 100 up, three digits below."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
 def cost_table(report: StepReport, job: Job) -> Table:
     """Time and money of a million tokens, a step, and the run, as far as the scenario states them."""
     costs, unit = costs_of(report, job), sample_words(job)
-    rows = [(f"a million {unit}", f"{costs.gpu_hours_per_million_tokens:,.3g}", "", _money(costs.per_million_tokens))]
+    rows = [
+        (f"a million {unit}", f"{costs.gpu_hours_per_million_tokens:,.3g}", "", money_words(costs.per_million_tokens))
+    ]
     if costs.per_step is not None:
-        rows.append(("a step", f"{job.num_ranks * report.step_time_s / 3600:,.3g}", "", _money(costs.per_step)))
+        rows.append(("a step", f"{job.num_ranks * report.step_time_s / 3600:,.3g}", "", money_words(costs.per_step)))
     if costs.days is not None and costs.gpu_hours is not None and costs.steps is not None:
         time = f"{costs.days:,.1f} days, {costs.steps:,.0f} steps"
-        rows.append(("the run", f"{costs.gpu_hours:,.0f}", time, _money(costs.run)))
+        rows.append(("the run", f"{costs.gpu_hours:,.0f}", time, money_words(costs.run)))
     if costs.days_by_6nd is not None:
         rows.append((f"the run by 6ND at {PLANNED_MFU:.0%} MFU", "", f"{costs.days_by_6nd:,.1f} days", ""))
     used = [0, *(column for column in (1, 2, 3) if any(row[column] for row in rows))]
@@ -86,14 +83,6 @@ def _price_words(job: Job) -> str:
     low, high = map(format_dollars, price.range)
     between = f", {low} to {high}" if low != high else ""
     return f"At {format_dollars(price.gpu_hour)} per GPU-hour{between}; price as of {price.as_of}."
-
-
-def _money(money: Money | None) -> str:
-    if money is None:
-        return ""
-    if money.low == money.high:
-        return format_dollars(money.typical)
-    return f"{format_dollars(money.typical)} ({format_dollars(money.low)} to {format_dollars(money.high)})"
 
 
 def limits(report: StepReport, job: Job, network: Network) -> tuple[str, ...]:
