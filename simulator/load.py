@@ -18,7 +18,6 @@ from simulator import shipped
 from simulator.device import DeviceSpec
 from simulator.errors import ScenarioError
 from simulator.file_tree import located
-from simulator.heads import degree_problem, heads_of, heads_of_file
 from simulator.library import AlphaBetaLibrary, CalibratedLibrary, NcclLibrary
 from simulator.model_spec import MODEL_FORMS, HfModel, PresetModel
 from simulator.origin import Origin
@@ -45,7 +44,7 @@ def load_scenario(path_or_name: str | os.PathLike[str], overrides: Sequence[str]
     try:
         scenario = validate(source, Scenario)
     except ScenarioError as error:
-        more = [*_unknown_names(source), *_uneven_heads(source)]
+        more = _unknown_names(source)
         if not more:
             raise
         raise ScenarioError("\n".join([str(error), *more])) from None
@@ -87,28 +86,6 @@ def _unknown_names(source: Source) -> list[str]:
         except ScenarioError as error:
             found.append(str(error))
     return found
-
-
-def _uneven_heads(source: Source) -> list[str]:
-    """A tensor parallel degree that does not divide the model's heads, told even where the degree is not supported."""
-    parallel, model = source.value.get("parallel"), source.value.get("model")
-    degree = parallel.get("tp") if isinstance(parallel, dict) else None
-    if not isinstance(degree, int) or isinstance(degree, bool) or degree < 2 or not isinstance(model, dict):
-        return []
-    loc: Loc = ("parallel", "tp")
-    heads = _heads(model, source)
-    problem = degree_problem(heads, degree) if heads else ""
-    return [str(source.error(Problem(loc=loc, message=problem)))] if problem else []
-
-
-def _heads(model: dict[str, object], source: Source) -> int | None:
-    preset, hf = model.get("preset"), model.get("hf")
-    if isinstance(preset, str) and preset in shipped.names("preset"):
-        return heads_of(load_preset(preset).config or {})
-    if isinstance(hf, str):
-        path = located(hf, _base(source, ("model", "hf")))
-        return heads_of_file(path / "config.json" if path.is_dir() else path)
-    return heads_of(model)
 
 
 def load_topology(ref: str, base_dir: Path | None = None) -> TopologySpec:

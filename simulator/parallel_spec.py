@@ -17,8 +17,9 @@ from pydantic import (
     model_validator,
 )
 
-from simulator.errors import ScenarioError, UnsupportedError
-from simulator.fields import Bytes, Count, Frozen, Items, Text, errors_at
+from simulator.errors import ScenarioError
+from simulator.fields import Bytes, Count, Items, Text, errors_at
+from simulator.model_parallel_spec import ModelParallel, idle_keys
 from simulator.problems import nearest
 
 FIRST_BUCKET_BYTES: Final = 2.0**20
@@ -49,7 +50,7 @@ KEYS: Final = {
 _REDUCER: Final = {"find_unused_parameters": False, "comm_hook": "none", "iteration": "steady"}
 STRATEGIES: Final = tuple(dict.fromkeys(strategy for strategy, _ in KEYS))
 #: Keys that every strategy reads.
-COMMON: Final = ("strategy", "implementation", "tp", "pp", "cp", "ep")
+COMMON: Final = ("strategy", "implementation")
 Dtype = Literal["bf16", "fp16", "fp32"]
 Elements = Annotated[int, Field(ge=1, le=10**13)]
 
@@ -60,13 +61,6 @@ def _strategy(name: str) -> str:
     return name
 
 
-def _degree_one(degree: int) -> int:
-    if degree != 1:
-        raise UnsupportedError("not in this version; accepted: 1")
-    return degree
-
-
-Degree = Annotated[Count, AfterValidator(_degree_one)]
 Strategy = Annotated[str, AfterValidator(_strategy), WithJsonSchema({"type": "string", "enum": list(STRATEGIES)})]
 
 
@@ -75,7 +69,7 @@ def implementations(strategy: str) -> tuple[str, ...]:
     return tuple(implementation for name, implementation in KEYS if name == strategy)
 
 
-class Parallel(Frozen):
+class Parallel(ModelParallel):
     """How the work is spread over the GPUs. Data parallelism takes what the other degrees leave."""
 
     strategy: Strategy = Field(default="ddp", description="how the replicas of data parallelism share their state")
@@ -193,10 +187,6 @@ class Parallel(Frozen):
         description="Megatron: whether weights are gathered during the next forward; as overlap_grad_reduce when "
         "left out",
     )
-    tp: Degree = Field(default=1, description="tensor parallel degree")
-    pp: Degree = Field(default=1, description="pipeline parallel degree")
-    cp: Degree = Field(default=1, description="context parallel degree")
-    ep: Degree = Field(default=1, description="expert parallel degree")
 
     @model_validator(mode="wrap")
     @classmethod
@@ -236,14 +226,15 @@ def _problems(data: dict[str, Any]) -> list[tuple[tuple[str | int, ...], str]]:
         told = f"{strategy} has no implementation {implementation!r}; accepted: {', '.join(accepted)}"
         return [(("implementation",), told + nearest(str(implementation), accepted))]
     readable = (*COMMON, *KEYS[strategy, implementation].split())
+    everywhere = ModelParallel.model_fields
     name = strategy if len(accepted) == 1 else f"{strategy} ({implementation})"
     settings = ", ".join(readable[len(COMMON) :]) or "no settings of its own"
     unread = [
         ((key,), f"{name} does not read it; it has {settings}{nearest(key, readable)}")
         for key, value in data.items()
-        if key in Parallel.model_fields and key not in readable and value is not None
+        if key in Parallel.model_fields and key not in (*readable, *everywhere) and value is not None
     ]
-    return [*unread, *_without_reducer(data), *_without_all_reduce(data)]
+    return [*unread, *_without_reducer(data), *_without_all_reduce(data), *idle_keys(data)]
 
 
 def _without_reducer(data: dict[str, Any]) -> list[tuple[tuple[str | int, ...], str]]:

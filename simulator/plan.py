@@ -2,14 +2,15 @@
 
 A lane does one thing at a time, in the order in which the plan lists its tasks, as a CUDA stream does. On a rank
 class, a task starts when the task before it on its lane and all tasks in ``after`` have ended there; a task in
-``after`` that the class has no part in must have ended everywhere. The plan's order is also that in which the rank's
-host thread issues the tasks, when issuing takes time (``host_s``) or has to wait (``host_after``).
+``after`` that the class has no part in must have ended everywhere, or, before a collective, on the classes that share
+groups with it: so the receiver of a send waits for its sender. The plan's order is also that in which the rank's host
+thread issues the tasks, when issuing takes time (``host_s``) or has to wait (``host_after``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from simulator.errors import SimulatorError
 
@@ -33,13 +34,15 @@ class RankClass:
     """Ranks that are equal in role, speed and place, simulated once. ``ranks`` ascending, not empty.
 
     speed: their compute speed over the nominal one, that of the host thread too. work: samples of their micro-batch
-    over the nominal number, which stretches forward and backward.
+    over the nominal number, which stretches forward and backward. role: what they do in the step, where not all ranks
+    do the same, such as the stage of a pipeline; '' where they do.
     """
 
     name: str
     ranks: tuple[int, ...]
     speed: float = 1.0
     work: float = 1.0
+    role: str = ""
 
     @property
     def representative(self) -> int:
@@ -85,7 +88,8 @@ class Communicate:
 
     message_bytes: the size as nccl-tests counts it. purpose: what the bytes are, in words for reports.
     communicator: where an axis has several, which one. root: where in each group the rank is from which a broadcast or
-    scatter starts, or at which a reduce or gather ends. Other fields as for ``Compute``.
+    scatter starts, or at which a reduce or gather ends. repeat: how many equal ones follow each other as this task.
+    Other fields as for ``Compute``.
     """
 
     name: str
@@ -98,6 +102,7 @@ class Communicate:
     after: tuple[str, ...] = ()
     communicator: str = ""
     root: int = 0
+    repeat: int = 1
     kind: str = "communication"
     host_s: float = 0.0
     host_after: tuple[str, ...] = ()
@@ -129,7 +134,8 @@ class PlanError(SimulatorError):
 class Plan:
     """Tasks in issue order. ``axes``: the groups of each axis, each a tuple of ranks in group order.
 
-    resident: memory that every rank holds before the first task.
+    resident: memory that every rank holds before the first task. resident_of: by class name, what ranks of that class
+    hold beside it; the names of its buffers are unique in a class.
     Raises PlanError when a name is used twice, a task waits for one that is not listed before it (so a plan cannot have
     a cycle), or frees what nobody holds.
     """
@@ -139,12 +145,15 @@ class Plan:
     axes: Mapping[str, tuple[tuple[int, ...], ...]]
     tasks: tuple[Task, ...]
     resident: tuple[Buffer, ...] = ()
+    resident_of: Mapping[str, tuple[Buffer, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         known: set[str] = set()
         names = {c.name for c in self.classes}
-        held: set[str] = set()
-        self._hold(held, self.resident, "before the first task")
+        for ranks in self.resident_of:
+            if ranks not in names:
+                raise PlanError(f"plan '{self.title}': memory is resident on the unknown class '{ranks}'")
+        self._check_buffers()
         for task in self.tasks:
             if task.name in known:
                 raise PlanError(f"plan '{self.title}': task '{task.name}' is listed twice")
@@ -156,12 +165,22 @@ class Plan:
             for ranks in task.classes:
                 if ranks not in names:
                     raise PlanError(f"plan '{self.title}': '{task.name}' runs on the unknown class '{ranks}'")
-            self._hold(held, task.allocates, task.name)
-            if not held.issuperset(task.frees):
-                lost = ", ".join(sorted(set(task.frees) - held))
-                raise PlanError(f"plan '{self.title}': '{task.name}' frees what nobody holds: {lost}")
-            held.difference_update(task.frees)
             known.add(task.name)
+
+    def _check_buffers(self) -> None:
+        """Class by class, as ranks of unlike roles may use one name for buffers of their own."""
+        held: dict[str, set[str]] = {c.name: set() for c in self.classes}
+        for name, names in held.items():
+            self._hold(names, self.resident_by(name), "before the first task")
+        for task in self.tasks:
+            if not task.allocates and not task.frees:
+                continue
+            for names in (held[name] for name in task.classes if name in held):
+                self._hold(names, task.allocates, task.name)
+                if not names.issuperset(task.frees):
+                    lost = ", ".join(sorted(set(task.frees) - names))
+                    raise PlanError(f"plan '{self.title}': '{task.name}' frees what nobody holds: {lost}")
+                names.difference_update(task.frees)
 
     def _hold(self, held: set[str], buffers: tuple[Buffer, ...], by: str) -> None:
         for buffer in buffers:
@@ -171,9 +190,18 @@ class Plan:
                 raise PlanError(f"plan '{self.title}': {by}: buffer '{buffer.name}' is of no kind: '{buffer.kind}'")
             held.add(buffer.name)
 
+    def resident_by(self, ranks: str) -> tuple[Buffer, ...]:
+        """Memory that a rank of a class holds before the first task."""
+        return (*self.resident, *self.resident_of.get(ranks, ()))
+
     @property
     def num_ranks(self) -> int:
         return sum(len(c.ranks) for c in self.classes)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """What ranks do in the step, in the order of their first ranks; empty where all do the same."""
+        return tuple(dict.fromkeys(c.role for c in self.classes if c.role))
 
     @property
     def has_host(self) -> bool:
@@ -216,42 +244,26 @@ def absences(plan: Plan) -> dict[str, tuple[int, ...]]:
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kin:
-    """Groups of an axis whose ranks are of the same classes: they run a collective together, apart from all others."""
-
-    classes: tuple[str, ...]
-    groups: tuple[tuple[int, ...], ...]
-
-
-def kin_of(plan: Plan, axis: str) -> dict[str, Kin]:
-    """Class by class, the groups of the axis that its ranks are in.
-
-    Raises PlanError when ranks of one class are in groups of unlike classes: then they are not equal.
-    """
-    everyone = tuple(c.name for c in plan.classes)
-    if len(everyone) == 1:
-        return {everyone[0]: Kin(classes=everyone, groups=plan.axes[axis])}
-    class_of = {rank: c.name for c in plan.classes for rank in c.ranks}
-    alike: dict[tuple[str, ...], list[tuple[int, ...]]] = {}
-    for group in plan.axes[axis]:
-        alike.setdefault(tuple(dict.fromkeys(sorted(class_of[rank] for rank in group))), []).append(group)
-    found: dict[str, Kin] = {}
-    for names, groups in alike.items():
-        kin = Kin(classes=tuple(name for name in everyone if name in names), groups=tuple(groups))
-        for name in names:
-            if name in found:
-                raise PlanError(f"plan '{plan.title}': ranks of class '{name}' are in unlike groups of axis '{axis}'")
-            found[name] = kin
-    return found
-
-
 def unfolded(plan: Plan) -> Plan:
     """The same plan with every rank a class of its own: what ``fidelity: message`` runs."""
     own = {c.name: tuple(f"rank {r}" for r in c.ranks) for c in plan.classes}
     tasks = tuple(replace(task, classes=tuple(r for c in task.classes for r in own[c])) for task in plan.tasks)
     classes = tuple(replace(c, name=f"rank {r}", ranks=(r,)) for c in plan.classes for r in c.ranks)
-    return replace(plan, classes=classes, tasks=tasks)
+    resident_of = {rank: buffers for name, buffers in plan.resident_of.items() for rank in own[name]}
+    return replace(plan, classes=classes, tasks=tasks, resident_of=resident_of)
+
+
+def with_classes(tasks: Iterable[Task], classes_of_role: Mapping[str, tuple[str, ...]]) -> tuple[Task, ...]:
+    """The same tasks with the classes of a role (``rank_classes.classes_of_roles``) in the place of its name."""
+    found: dict[tuple[str, ...], tuple[str, ...]] = {}
+    placed = []
+    for task in tasks:
+        if task.classes not in found:
+            named = (name for role in task.classes for name in classes_of_role[role])
+            found[task.classes] = tuple(dict.fromkeys(named))
+        names = found[task.classes]
+        placed.append(task if names == task.classes else replace(task, classes=names))
+    return tuple(placed)
 
 
 def one_at_a_time(tasks: Iterable[Task]) -> Iterator[Task]:

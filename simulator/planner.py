@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,18 +19,26 @@ from simulator.host_costs import host_costs, with_syncs
 from simulator.job import Job
 from simulator.library import NcclLibrary
 from simulator.library_rules import IN_SWITCHES
+from simulator.mesh import Mesh, make_mesh
 from simulator.network.graph import Network
 from simulator.network.placement import place_ranks
-from simulator.plan import Plan
+from simulator.plan import Plan, with_classes
 from simulator.problems import nearest
-from simulator.rank_classes import ALL_RANKS, Look, fold_ranks, merge_looks
+from simulator.rank_classes import Look, classes_of_roles, fold_ranks, merge_looks
 from simulator.rank_looks import looks_of
 from simulator.scenario import Scenario, Train
-from simulator.strategies import STRATEGIES
+from simulator.strategies.composed import drafts
 from simulator.strategies.sharding import computing_precision
 from simulator.strategies.step import Draft, StepInputs
-from simulator.training.compute import memory_rate_bytes_per_s, operation_time, optimizer_time_s
+from simulator.training.compute import (
+    memory_rate_bytes_per_s,
+    operation_time,
+    optimizer_time_s,
+    weight_gradient_time_s,
+)
+from simulator.training.operations import TrainingModel
 from simulator.training.presets import build_model, model_precision
+from simulator.training.shards import shards_of
 from simulator.tuning.choice import KERNELS, native
 from simulator.tuning.place import shape_of
 
@@ -45,10 +54,9 @@ def make_job(scenario: Scenario, network: Network) -> Job:
     device = scenario.cluster.spec.device
     assert not isinstance(device, str), "the device is read when the scenario is loaded"
     _check_algorithm(scenario, network)
-    strategy = STRATEGIES[scenario.parallel.strategy, scenario.parallel.implemented_by]
     with _with_file_and_line(scenario):
-        inputs = _step_inputs(scenario, scenario.train, device, network)
-        step = strategy.step(inputs)
+        inputs, whole = _step_inputs(scenario, scenario.train, device, network)
+        step, startup = drafts(inputs)
     disturbed = device if not inputs.model.measured else None
     unmerged = looks_of(scenario, scenario.train, network)
     looks = unmerged if scenario.engine.fidelity == "message" else merge_looks(unmerged)
@@ -56,8 +64,8 @@ def make_job(scenario: Scenario, network: Network) -> Job:
         step = replace(step, tasks=with_syncs(step.tasks))
     return Job(
         scenario=scenario, train=scenario.train, inputs=inputs, device=device,
-        step=_plan(f"{inputs.model.name}, one step", step, looks),
-        startup=_plan(f"{inputs.model.name}, start-up", strategy.startup(inputs), looks),
+        step=_plan(f"{inputs.model.name}, one step", step, looks), unsharded=whole,
+        startup=_plan(f"{inputs.model.name}, start-up", startup, looks),
         core_share=disturbed.comm_sm_share if disturbed else 0.0,
         channel_share=disturbed.sms_per_channel / disturbed.sm_count if disturbed and disturbed.comm_sm_share else 0.0,
         memory_s_per_byte=disturbed.comm_memory_accesses / memory_rate_bytes_per_s(disturbed) if disturbed else 0.0,
@@ -106,22 +114,31 @@ def _kernels_it_lacks(network: Network) -> frozenset[str]:
 
 
 def _plan(title: str, draft: Draft, looks: list[Look]) -> Plan:
-    """Classes of equal ranks in the place of all."""
-    classes = fold_ranks(looks, draft.axes)
-    names = tuple(ranks.name for ranks in classes)
-    tasks = draft.tasks if names == (ALL_RANKS,) else tuple(replace(task, classes=names) for task in draft.tasks)
-    return Plan(title=title, classes=classes, axes=draft.axes, tasks=tasks, resident=draft.resident)
+    """Classes of equal ranks in the place of all, or of those of a role."""
+    classes = fold_ranks(looks, draft.axes, draft.roles or None)
+    of_role = classes_of_roles(classes)
+    held = {name: draft.resident_of[role] for role in draft.resident_of for name in of_role[role]}
+    return Plan(
+        title=title, classes=classes, axes=draft.axes, tasks=with_classes(draft.tasks, of_role),
+        resident=draft.resident, resident_of=held,
+    )  # fmt: skip
 
 
-def _step_inputs(scenario: Scenario, train: Train, device: DeviceSpec | None, network: Network) -> StepInputs:
+def _step_inputs(
+    scenario: Scenario, train: Train, device: DeviceSpec | None, network: Network
+) -> tuple[StepInputs, TrainingModel]:
+    """What a rank's strategy gets, and the whole model, of which the rank may hold a part."""
     assert scenario.model is not None
+    mesh = _mesh(scenario, network)
     kernels = train.kernels or (device.kernels if device else "eager")
     precision = model_precision(scenario.model, train.precision)
     computing = computing_precision(precision, scenario.parallel)
-    model = build_model(
-        scenario.model, seq_len=train.seq_len, micro_batch=train.micro_batch, precision=computing,
+    build = partial(
+        build_model, scenario.model, seq_len=train.seq_len, micro_batch=train.micro_batch, precision=computing,
         attention=train.attention, kernels=kernels, recompute=train.recompute, base_dir=Path(),
     )  # fmt: skip
+    whole = build()
+    model = build(shards=shards_of(scenario.parallel, _node_size(network))) if mesh else whole
     if not model.num_parameters and scenario.parallel.strategy != "ddp":
         told = f"{model.name} has no parameters that {scenario.parallel.strategy} could share; accepted: ddp"
         raise ScenarioError(scenario.describe(("parallel", "strategy"), told))
@@ -136,19 +153,33 @@ def _step_inputs(scenario: Scenario, train: Train, device: DeviceSpec | None, ne
     if model.measured:
         times = [(op.forward_s or 0.0, op.backward_s or 0.0) for op in model.operations]
         optimizer_s, copy_rate, launch_s = 0.0, math.inf, 0.0
+        weights_s = [backward / 2 for _, backward in times]
     else:
         assert device is not None
         _check_dtype(scenario, device, precision.dtype, computing.dtype)
         times = [operation_time(op, device, computing) for op in model.operations]
+        weights_s = [weight_gradient_time_s(op, device, computing) for op in model.operations] if mesh else []
         optimizer_s = optimizer_time_s(model.num_parameters, device, precision, train.optimizer)
         copy_rate, launch_s = memory_rate_bytes_per_s(device), device.efficiency.launch
     return StepInputs(
-        model=model, precision=precision, parallel=scenario.parallel, forward_s=tuple(f for f, _ in times),
-        backward_s=tuple(b for _, b in times), optimizer_s=optimizer_s, optimizer=train.optimizer,
-        copy_bytes_per_s=copy_rate, launch_s=launch_s, num_ranks=network.num_gpus,
-        node_size=_node_size(network), micro_batches=train.grad_accumulation,
+        mesh=mesh, model=model, precision=precision, parallel=scenario.parallel,
+        forward_s=tuple(f for f, _ in times), backward_s=tuple(b for _, b in times), weight_grad_s=tuple(weights_s),
+        optimizer_s=optimizer_s, optimizer=train.optimizer,
+        copy_bytes_per_s=copy_rate, launch_s=launch_s, num_ranks=mesh.size("dp", "cp") if mesh else network.num_gpus,
+        node_size=max(1, _node_size(network) // (mesh.tp if mesh else 1)), micro_batches=train.grad_accumulation,
         clip_grad_norm=train.clip_grad_norm, context_bytes=device.context if device else 0.0,
         communicator_bytes=device.communicator if device else 0.0, host=host, streams=_streams(network),
+    ), whole  # fmt: skip
+
+
+def _mesh(scenario: Scenario, network: Network) -> Mesh | None:
+    """Where ranks stand, where a replica or its experts take several."""
+    parallel = scenario.parallel
+    if not parallel.splits_model:
+        return None
+    return make_mesh(
+        network.num_gpus, tp=parallel.tp, cp=parallel.cp, pp=parallel.pp, ep=parallel.ep, etp=parallel.expert_tp,
+        order=parallel.order,
     )  # fmt: skip
 
 

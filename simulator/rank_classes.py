@@ -77,13 +77,19 @@ def _undominated(looks: set[Look]) -> set[Look]:
     return found
 
 
-def fold_ranks(looks: Sequence[Look], axes: Mapping[str, tuple[tuple[int, ...], ...]]) -> tuple[RankClass, ...]:
+def fold_ranks(
+    looks: Sequence[Look], axes: Mapping[str, tuple[tuple[int, ...], ...]], roles: Sequence[str] | None = None
+) -> tuple[RankClass, ...]:
     """Classes of ranks 0, 1, ..., in the order of their first ranks.
 
-    looks: (speed, work) of each rank. Cost: ranks times rounds; a round more only when it splits a class.
+    looks: (speed, work) of each rank. roles: what each rank does, where not all do the same: ranks of unlike roles are
+    never equal. Cost: ranks times rounds; a round more only when it splits a class. Where all ranks of a role look
+    alike there is nothing to refine: roles come from a grid of ranks (``mesh``), in which those of one role differ in
+    their place only, so that each is in groups of the same roles.
     """
-    colours = _numbered(looks)
-    while True:
+    colours = _numbered(looks if roles is None else list(zip(roles, looks, strict=True)))
+    even = roles is not None and max(colours) + 1 == len(set(roles))
+    while not even:
         finer = _numbered(list(zip(colours, *(_seen(colours, groups) for groups in axes.values()), strict=True)))
         if max(finer) == max(colours):
             break
@@ -91,13 +97,23 @@ def fold_ranks(looks: Sequence[Look], axes: Mapping[str, tuple[tuple[int, ...], 
     members: dict[int, list[int]] = {}
     for rank, colour in enumerate(colours):
         members.setdefault(colour, []).append(rank)
+    role_of = [roles[ranks[0]] if roles else "" for ranks in members.values()]
     return tuple(
         RankClass(
-            name=ALL_RANKS if len(members) == 1 else _name(ranks), ranks=tuple(ranks), speed=looks[ranks[0]][0],
-            work=looks[ranks[0]][1],
+            name=_name(ranks, role, alone=role_of.count(role) == 1), ranks=tuple(ranks), speed=looks[ranks[0]][0],
+            work=looks[ranks[0]][1], role=role,
         )
-        for ranks in members.values()
+        for ranks, role in zip(members.values(), role_of, strict=True)
     )  # fmt: skip
+
+
+def classes_of_roles(classes: Sequence[RankClass]) -> dict[str, tuple[str, ...]]:
+    """Names of the classes of each role, and of all ranks under ``ALL_RANKS``: for ``plan.with_classes``."""
+    found: dict[str, list[str]] = {ALL_RANKS: [one.name for one in classes]}
+    for one in classes:
+        if one.role:
+            found.setdefault(one.role, []).append(one.name)
+    return {role: tuple(names) for role, names in found.items()}
 
 
 def _seen(colours: Sequence[int], groups: tuple[tuple[int, ...], ...]) -> list[Hashable]:
@@ -116,8 +132,15 @@ def _numbered(keys: Sequence[Hashable]) -> list[int]:
     return [numbers.setdefault(key, len(numbers)) for key in keys]
 
 
-def _name(ranks: Sequence[int]) -> str:
-    """Named after its ranks: one, a range, or the first and how many."""
+def _name(ranks: Sequence[int], role: str, *, alone: bool) -> str:
+    """Named after its role, unless that has other classes too; then after its ranks as well."""
+    if alone:
+        return role or ALL_RANKS
+    return f"{role}, {_ranks_in_words(ranks)}" if role else _ranks_in_words(ranks)
+
+
+def _ranks_in_words(ranks: Sequence[int]) -> str:
+    """One, a range, or the first and how many."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     if ranks[-1] - ranks[0] == len(ranks) - 1:

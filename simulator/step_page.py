@@ -10,7 +10,7 @@ from rich.table import Table as RichTable
 
 from simulator.answer import StepAnswer
 from simulator.checking.search import Cure
-from simulator.checking.text import MOST_CURES, cure_table
+from simulator.checking.text import cure_table, shown_cures
 from simulator.load import scenario_text
 from simulator.report.html.page import Shown, write_page
 from simulator.report.html.tables import Table
@@ -53,7 +53,7 @@ def _searched(cures: Sequence[Cure]) -> str:
 
 
 def _cures(answer: StepAnswer, cures: Sequence[Cure]) -> Iterator[Table]:
-    more = len(cures) - MOST_CURES
+    more = len(cures) - len(shown_cures(cures))
     note = f"{more} more that mend it are left out; 'check --json' lists all." if more > 0 else ""
     yield table_of(cure_table(cures, 1.0 / answer.report.tokens_per_s_per_gpu), note)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from simulator.plan import Plan, Task
 from simulator.schedule import Floats
@@ -48,7 +49,7 @@ class CollectiveCost:
     busiest_s: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Timeline:
     """All spans of a run, in start order (ties: plan order).
 
@@ -71,4 +72,11 @@ class Timeline:
 
     def of_class(self, ranks: str) -> tuple[Span, ...]:
         """Spans of one rank class, in start order."""
-        return tuple(span for span in self.spans if span.ranks == ranks)
+        return self._by_class.get(ranks, ())
+
+    @cached_property
+    def _by_class(self) -> Mapping[str, tuple[Span, ...]]:
+        found: dict[str, list[Span]] = {}
+        for span in self.spans:
+            found.setdefault(span.ranks, []).append(span)
+        return {ranks: tuple(spans) for ranks, spans in found.items()}

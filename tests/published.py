@@ -60,8 +60,18 @@ BUILT_BY_TRANSFORMERS = {
     "qwen3-30b-a3b": 30_532_122_624,
     "deepseek-v3": 671_026_404_352,
 }
+# 12 l h^2 (1 + 13/(12 h) + (V + s)/(12 l h)) of the paper (equation 2), and the final norm of 2 h that it leaves out;
+# its table 1 rounds to 174.6 and 1,008.0 billion, table 3 of the second paper to 22 and 530.
+MEGATRON = {
+    "megatron-22b": 22_074_273_792,
+    "gpt-3-175b": 174_615_846_912,
+    "megatron-530b": 529_600_819_200,
+    "megatron-1t": 1_008_038_758_400,
+}
 PARAMETERS = (
-    _cards("total parameters as stated in public files of others", STATED_ELSEWHERE)
+    _cards("arXiv:2104.04473, equation 2; arXiv:2205.05198, table 3", MEGATRON)
+    | _cards("arXiv:2211.05100, table 3, and the hub's safetensors", {"bloom-176b": 176_247_271_424})
+    | _cards("total parameters as stated in public files of others", STATED_ELSEWHERE)
     | _cards("our arithmetic on config.json", FROM_CONFIG)
     | _cards("transformers 5.24, AutoModelForCausalLM.from_config", BUILT_BY_TRANSFORMERS)
     | _cards("torchvision resnet18 documentation, num_params", {"resnet-18": 11_689_512})

@@ -47,7 +47,7 @@ BLOCKS = {
         "device fault library_fits library_rules library range_spec topology", "errors problems fields", "pydantic"
     ),
     "question": Block(
-        "budget_spec preset model_spec origin parallel_spec ranks_spec scale_spec scenario",
+        "budget_spec preset model_spec origin model_parallel_spec parallel_spec ranks_spec scale_spec scenario",
         "errors units fields problems machines", "pydantic",
     ),
     "schema": Block("schema", "machines question", "pydantic"),
@@ -56,12 +56,11 @@ BLOCKS = {
     # one number of a scenario times a factor -> scenario
     "scaling": Block("scaling", "machines question"),
     # files -> input nouns
-    "heads": Block("heads"),
     "load": Block(
-        "shipped file_tree profiles load", "errors problems yaml machines question scaling heads", "pydantic"
+        "shipped file_tree profiles load", "errors problems yaml machines question scaling", "pydantic"
     ),
     # nouns between the verbs: they know no input and no engine
-    "nouns": Block("schedule plan rank_classes timeline", "errors", "numpy"),
+    "nouns": Block("schedule mesh plan kin rank_classes timeline", "errors", "numpy"),
     # topology -> graph; no time, no collectives
     "network": Block("network", "errors problems machines", "networkx numpy"),
     # the flags of the command line about places -> networks with ranks placed on them
@@ -81,9 +80,9 @@ BLOCKS = {
     # (plan or schedule, network) -> times; the only importer of simpy
     "engine": Block("engine", "errors machines nouns network collectives tuning", "numpy simpy"),
     # a model and its device -> operations, each with times, bytes and kernels; no network, no engine
-    "training": Block("training", "errors problems machines question nouns load yaml"),
+    "training": Block("training", "errors problems machines question nouns load yaml", "numpy"),
     # a model and a strategy -> tasks and buffers, as a framework issues them; no network, no engine
-    "strategies": Block("strategies", "errors problems question nouns training"),
+    "strategies": Block("strategies", "errors problems question nouns pipelines training"),
     # a planned step and a timed collective, as nouns for the report
     "results": Block("job rows", "machines question nouns training strategies"),
     # scenario -> plan
@@ -123,7 +122,8 @@ BLOCKS = {
     "importing": Block("importing", "errors problems yaml machines question load network training"),
     # changes of a scenario, simulated and ranked
     "checking": Block(
-        "checking", "errors units problems question scaling network results report answer", "rich"
+        "checking",
+        "errors units problems question scaling network training strategies results report answer", "rich",
     ),
     "sweeps": Block(
         "sweeps", "errors problems yaml machines question load results report answer", "distributed"

@@ -122,7 +122,10 @@ BAD_FILES: dict[str, tuple[bytes, tuple[str, ...]]] = {
         GOOD.encode() + b"parallel: {strategy: fsdp, bucket_cap: 25 MiB}\n",
         (":4:", "parallel.bucket_cap", "fsdp"),
     ),
-    "tensor parallel": (GOOD.encode() + b"parallel: {tp: 8}\n", (":4:", "parallel.tp", "not in this version")),
+    "tensor parallel": (
+        GOOD.encode() + b"parallel: {tp: 5}\n",
+        (":4:", "parallel.tp", "tp 5 = 5 ranks of a replica do not divide"),
+    ),
     "aliases that explode": (
         b"a0: &a0 x\n"
         + b"".join(b"a%d: &a%d [%s]\n" % (i, i, b", ".join([b"*a%d" % (i - 1)] * 9)) for i in range(1, 9)),

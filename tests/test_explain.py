@@ -38,6 +38,7 @@ LOG = str(ROOT / "tests/data/nccl_logs/b200-2x8-all-reduce.log")
 COMMANDS: dict[str, list[tuple[str, ...]]] = {
     "run": [
         ("run", "llama-8b-does-not-fit"), ("demo",), ("run", "mlp-naive", "--range", "limits.exposed=97.5%"),
+        ("run", "gpt2-8xa100", "parallel.pp=2", "train.grad_accumulation=2"),
     ],
     "check": [(
         "check", "gpt2-8xa100", "cost={gpu_hour: $2.50/h, as_of: 2026-11}", "goal.tokens=1B", "--fail-if",

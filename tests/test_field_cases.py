@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from simulator.answer import answer_step
 from simulator.collective_rows import make_field, rows_of
 from simulator.engine.run import simulate
 from simulator.errors import DeadlockError, ScenarioError
-from simulator.heads import degree_problem, valid_degrees
 from simulator.load import load_library, load_scenario, load_topology
 from simulator.network.builders import build_network
 from simulator.network.graph import Network
@@ -155,24 +155,23 @@ def test_g01_the_tensor_parallel_degree_must_divide_the_heads(
     heads: int, tp: int, accepted: bool, tmp_path: Path
 ) -> None:
     """vllm issues 596, 414 and 1705, DeepSpeed 3634. Fractional heads give plausible times; powers of two only would
-    refuse 28 over 7. The degree itself is not in this version, which is another message.
+    refuse 28 over 7.
     """
     scenario = tmp_path / "scenario.yaml"
     scenario.write_text(
-        "cluster: {topology: dgx-h100, nodes: 7}\n"
-        f"model: {{num_layers: 2, hidden_size: {heads * 64}, num_attention_heads: {heads}, vocab_size: 1000}}\n"
-        f"parallel: {{tp: {tp}}}\ntrain: {{seq_len: 128, micro_batch: 1}}\n"
+        f"cluster: {{topology: dgx-h100, nodes: {tp}}}\n"
+        f"model: {{num_layers: 2, hidden_size: {heads * 64}, num_attention_heads: {heads}, vocab_size: 1000, "
+        "intermediate_size: 10752}\n"
+        f"parallel: {{tp: {tp}}}\ntrain: {{seq_len: 112, micro_batch: 1}}\n"
     )
+    if accepted:
+        assert answer_step(load_scenario(scenario)).report.step_time_s > 0
+        return
     with pytest.raises(ScenarioError) as error:
-        load_scenario(scenario)
-    told = f"scenario.yaml:3: parallel.tp: {heads} attention heads cannot be split over {tp} ranks; {heads} can be by"
-    assert (told in str(error.value)) is not accepted
-    assert "not in this version" in str(error.value)
-
-
-def test_g01_the_valid_degrees_are_listed() -> None:
-    assert valid_degrees(28) == (1, 2, 4, 7, 14, 28)
-    assert degree_problem(28, 8).endswith("28 can be by 1, 2, 4, 7, 14, 28")
+        answer_step(load_scenario(scenario))
+    told = f"scenario.yaml:3: parallel.tp: {tp} does not divide the {heads} attention heads of"
+    assert told in str(error.value)
+    assert str(error.value).endswith(f"accepted: {', '.join(str(n) for n in range(1, heads + 1) if heads % n == 0)}")
 
 
 def test_g03_a_rank_with_more_batches_than_the_others_waits_for_ever() -> None:

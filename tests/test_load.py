@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from simulator import shipped
 from simulator.device import DeviceSpec
-from simulator.errors import ScenarioError, UnsupportedError
+from simulator.errors import ScenarioError
 from simulator.load import load_device, load_preset, load_scenario, load_topology, scenario_digest
 from simulator.model_spec import ArchitectureModel, HfModel, LayersModel, PresetModel
 from simulator.overrides import expand_sweep
@@ -182,7 +182,7 @@ BAD_SCENARIOS = [
     (GOOD + "parallel: {comm_hook: fp8}\n", 7, "parallel.comm_hook", "fp16"),
     (GOOD + "parallel: {overlap_comm: true}\n", 7, "parallel.overlap_comm", "ddp does not read it; it has bucket_cap"),
     (GOOD + "parallel: {strategy: dpp}\n", 7, "parallel.strategy", "did you mean 'ddp'?"),
-    (GOOD + "parallel:\n  pp: 2\n", 8, "parallel.pp", "not in this version"),
+    (GOOD + "parallel:\n  schedule: 1f1b\n", 8, "parallel.schedule", "needs pp above 1"),
     (GOOD + "parallel: {tp: 0}\n", 7, "parallel.tp", "must be at least 1"),
     (GOOD + "parallel: {bucket_cap: 25}\n", 7, "parallel.bucket_cap", "has no unit"),
     (GOOD + "parallel: {bucket_cap: 25 Mb}\n", 7, "parallel.bucket_cap", "counts bits"),
@@ -221,22 +221,13 @@ def test_a_collective_beside_a_model_is_said_at_each_key(tmp_path: Path) -> None
 
 
 def test_errors_in_blocks_and_across_blocks_come_together(tmp_path: Path) -> None:
-    path = write(tmp_path, "cluster: {topology: uniform, nodes: no}\nparallel: {tp: 2}\nmodel: {preset: gpt2, hf: x}\n")
+    path = write(tmp_path, "cluster: {topology: uniform, nodes: no}\nparallel: {tp: 0}\nmodel: {preset: gpt2, hf: x}\n")
     assert [line.removeprefix(f"{path}:").split(": ")[:2] for line in complaint(path)] == [
         ["1", "train"],
         ["1", "cluster.nodes"],
         ["2", "parallel.tp"],
         ["3", "model"],
     ]
-
-
-def test_only_what_a_later_version_takes_is_unsupported(tmp_path: Path) -> None:
-    path = write(tmp_path, GOOD + "parallel: {strategy: fsdp, tp: 4}\n")
-    with pytest.raises(UnsupportedError):
-        load_scenario(path)
-    with pytest.raises(ScenarioError) as caught:
-        load_scenario(path, ["train.micro_batch=0"])
-    assert not isinstance(caught.value, UnsupportedError)
 
 
 def test_a_bad_topology_file_is_named_with_its_own_lines(tmp_path: Path) -> None:
@@ -335,7 +326,7 @@ BAD_OVERRIDES = [
     ("model.preset=gtp2", "did you mean 'gpt2'?"),
     ("model.hf=gone.json", "gone.json: no such file"),
     ("parallel.bucket_cap=25 Mb", "counts bits"),
-    ("parallel.tp=2", "not in this version"),
+    ("parallel.order=tp-dp", "names each of tp, cp, ep, dp, pp once"),
     ("a" * 500 + "=4", "unknown key 'aaa"),
     (".".join(["a"] * 500) + "=4", "has 500 parts"),
 ]

@@ -18,9 +18,10 @@ from command_line import ROOT, Result, simulator
 
 pytestmark = pytest.mark.slow
 
-#: Those of 16,384 ranks and tori take seconds each.
+#: Those of thousands of ranks, of hundreds of micro-batches and of tori take seconds each.
+LONG = ("16384", "8192", "2048", "512x", "384x", "tpu")
 SCENARIOS = [
-    path for path in sorted((ROOT / "scenarios").glob("*.yaml")) if "16384" not in path.name and "tpu" not in path.name
+    path for path in sorted((ROOT / "scenarios").glob("*.yaml")) if not any(word in path.name for word in LONG)
 ]  # fmt: skip
 TOPOLOGIES = sorted((ROOT / "topologies").glob("*.yaml"))
 DEVICES, LIBRARIES, PRESETS = (

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from stepping import inputs_of, plan_of
 
+from simulator.model_parallel_spec import ModelParallel
 from simulator.parallel_spec import COMMON, KEYS, Parallel
 from simulator.training.operations import Operation, ParameterTensor, TrainingModel
 
@@ -83,4 +84,4 @@ def test_a_key_that_is_read_changes_the_plan(strategy: str, implementation: str,
 
 
 def test_each_key_of_the_schema_is_read_by_someone() -> None:
-    assert {key for _, _, key in READ} | set(COMMON) == set(Parallel.model_fields)
+    assert {key for _, _, key in READ} | set(COMMON) | set(ModelParallel.model_fields) == set(Parallel.model_fields)

@@ -6,6 +6,7 @@ import pytest
 from networks import graph
 
 from simulator.engine.run import simulate
+from simulator.kin import kin_of
 from simulator.plan import (
     Buffer,
     Communicate,
@@ -14,7 +15,6 @@ from simulator.plan import (
     PlanError,
     RankClass,
     Task,
-    kin_of,
     one_at_a_time,
     seconds_on,
     unfolded,

@@ -17,7 +17,10 @@ from command_line import ROOT, Result, python, simulator
 FOLDER = ROOT / "scenarios"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 #: Scenarios whose answer is "infeasible"; all others end with exit code 0.
-INFEASIBLE = {"llama-8b-does-not-fit", "llama-2-70b-8xa100-does-not-fit", "gpt2-two-workstations-10gbe"}
+INFEASIBLE = {
+    "llama-8b-does-not-fit", "llama-2-70b-8xa100-does-not-fit", "gpt2-two-workstations-10gbe", "deepseek-v3-2048xh800",
+    "llama-3-405b-16384xh100", "llama-3-405b-8192xh100", "llama-3-405b-128k-16384xh100",
+}  # fmt: skip
 
 
 def run(name: str, *more: str) -> Result:
@@ -35,7 +38,13 @@ def golden(name: str, result: Result) -> str:
     return "\n".join([f"$ simulator run scenarios/{name}.yaml", *lines, f"exit code {result.code}", ""])
 
 
-@pytest.mark.parametrize("name", NAMES)
+#: Pipelines of thousands of ranks or hundreds of micro-batches take seconds.
+LARGE = ("405b", "megatron-1t", "deepseek-v3", "bloom")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if any(word in n for word in LARGE) else n for n in NAMES]
+)
 def test_scenario_prints_what_its_golden_output_says(name: str) -> None:
     result = run(name)
     path = FOLDER / f"{name}.out"

@@ -12,7 +12,7 @@ from simulator.load import load_device
 from simulator.model_spec import PresetModel
 from simulator.plan import MEMORY_KINDS
 from simulator.report.memory import Memory
-from simulator.strategies.step import FURTHER_COMMUNICATOR_BYTES
+from simulator.strategies.resident import FURTHER_COMMUNICATOR_BYTES
 from simulator.training.memory import (
     deepspeed_zero2_estimate_bytes,
     deepspeed_zero3_estimate_bytes,

@@ -91,10 +91,13 @@ def test_a_row_says_what_run_says() -> None:
 
 
 def test_a_point_that_cannot_be_is_a_row_with_the_same_columns_and_its_error(scenario: str) -> None:
-    base = make_sweep(scenario, ["parallel.tp=1,2"]).base
-    good, bad = (simulate_point(base, (f"parallel.tp={tp}",)) for tp in (1, 2))
+    base = make_sweep(scenario, ["parallel.tp=1,5"]).base
+    good, bad = (simulate_point(base, (f"parallel.tp={tp}",)) for tp in (1, 5))
     assert list(good) == list(bad)
-    assert bad["error"] == "override parallel.tp=2: not in this version; accepted: 1; got 2"
+    assert bad["error"] == (
+        "override parallel.tp=5: tp 5 = 5 ranks of a replica do not divide the 16 ranks; possible: tp 1, 2, 4 or 8; or "
+        "15 or 20 ranks"
+    )
     assert bad["step_time_s"] is bad["feasible"] is None
 
 
@@ -178,9 +181,9 @@ def test_nothing_is_simulated_twice_and_stderr_has_one_line_at_the_start_and_one
 
 
 def test_one_bad_point_does_not_stop_the_others_and_all_bad_is_exit_code_2(scenario: str) -> None:
-    some = run(scenario, "parallel.tp=1,2,4", "--out", "some.jsonl")
+    some = run(scenario, "parallel.tp=1,5,7", "--out", "some.jsonl")
     assert some.return_value == 0
-    assert "(1) 1 row: override parallel.tp=2: not in this version" in some.stdout
+    assert "(1) 1 row: override parallel.tp=5: tp 5 = 5 ranks of a replica do not divide" in some.stdout
     assert "1 feasible, 2 failed" in some.stderr
     # Each of these loads, and fails when the network is built.
     all_bad = run(scenario, "cluster.gpus_per_node=16,32", "--out", "all.jsonl")
@@ -203,11 +206,11 @@ def test_a_bad_base_scenario_or_a_bad_argument_is_the_usual_error_and_makes_no_f
 
 
 def test_json_and_csv_hold_all_rows_in_the_order_of_points(scenario: str) -> None:
-    out = json.loads(run(scenario, "parallel.tp=2,1", "cluster.nodes=1,2", "--json").stdout)
+    out = json.loads(run(scenario, "parallel.tp=5,1", "cluster.nodes=1,2", "--json").stdout)
     assert (out["kind"], out["keys"]) == ("sweep", ["parallel.tp", "cluster.nodes"])
-    assert [(row["parallel.tp"], row["cluster.nodes"]) for row in out["rows"]] == [(2, 1), (2, 2), (1, 1), (1, 2)]
+    assert [(row["parallel.tp"], row["cluster.nodes"]) for row in out["rows"]] == [(5, 1), (5, 2), (1, 1), (1, 2)]
     assert [row["error"] is None for row in out["rows"]] == [False, False, True, True]
-    text = run(scenario, "parallel.tp=2,1", "cluster.nodes=1,2", "--csv", "--columns", "step_time_s,error").stdout
+    text = run(scenario, "parallel.tp=5,1", "cluster.nodes=1,2", "--csv", "--columns", "step_time_s,error").stdout
     table = list(csv.DictReader(io.StringIO(text)))
     assert list(table[0]) == ["parallel.tp", "cluster.nodes", "step_time_s", "error"]
     assert [float(row["step_time_s"] or "nan") for row in table[2:]] == [row["step_time_s"] for row in out["rows"][2:]]

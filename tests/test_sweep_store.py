@@ -165,7 +165,7 @@ def test_a_file_that_is_removed_meanwhile_is_noticed_at_the_next_row(three: Swee
 
 
 def test_retry_failed_drops_the_rows_with_an_error_and_keeps_the_lock(scenario: str, tmp_path: Path) -> None:
-    mixed = make_sweep(scenario, ["parallel.tp=1,2"])
+    mixed = make_sweep(scenario, ["parallel.tp=1,5"])
     path, link = tmp_path / "f.jsonl", tmp_path / "link.jsonl"
     link.symlink_to(path)
     fill(path, mixed)

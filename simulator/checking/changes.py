@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from simulator.checking.mapping import parallel_with
 from simulator.job import Job
 from simulator.network.graph import Network
 from simulator.scaling import faster_network
@@ -98,7 +99,7 @@ def _strategies(job: Job, network: Network) -> Iterator[Change]:
     now = job.scenario.parallel.strategy
     for name, why in _STRATEGIES:
         if name != now:
-            yield Change(overrides=(f"parallel={{strategy: {name}}}",), why=why)
+            yield Change(overrides=(parallel_with(job, strategy=name),), why=why)
     for size in _shard_sizes(job, network):
         hosts = size * network.num_nodes // job.num_ranks
         inside = "inside a node" if hosts <= 1 else f"over {hosts} nodes"
@@ -111,9 +112,9 @@ def _strategies(job: Job, network: Network) -> Iterator[Change]:
 
 def _shard_sizes(job: Job, network: Network) -> Iterator[int]:
     """GPUs of a node, of 2, 4, ... nodes (of many nodes of 4, 16, ...), up to half of all, unless the scenario has just
-    that; of a torus none, whose rows are no nodes.
+    that; of a torus none, whose rows are no nodes, and none of replicas that take several ranks.
     """
-    if network.torus_shape:
+    if network.torus_shape or job.inputs.mesh:
         return
     size = job.num_ranks // max(1, network.num_nodes)
     now = job.scenario.parallel.shard_size or size if job.scenario.parallel.strategy == "hsdp" else None

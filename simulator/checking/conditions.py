@@ -40,6 +40,11 @@ def _parse_share(value: object) -> float:
     return share
 
 
+def bubble_share(report: StepReport) -> float | None:
+    """Share of the step that the ranks which set it wait for other stages; None where there are none."""
+    return report.breakdown.bubble / report.step_time_s if report.stages else None
+
+
 def _memory_share(report: StepReport, job: Job) -> float | None:
     return None if job.device is None else report.memory.peak_bytes / job.device.memory
 
@@ -48,6 +53,9 @@ METRICS: Final[Mapping[str, Metric]] = {
     "exposed": Metric(
         parse=_parse_share, value=lambda r, _: r.exposed_share, show=units.format_percent,
         words="exposed communication",
+    ),
+    "bubble": Metric(
+        parse=_parse_share, value=lambda r, _: bubble_share(r), show=units.format_percent, words="pipeline bubble",
     ),
     "memory": Metric(
         parse=units.parse_bytes, value=lambda r, _: r.memory.peak_bytes, show=units.format_gib, words="peak memory"
@@ -64,7 +72,10 @@ METRICS: Final[Mapping[str, Metric]] = {
     "cost": Metric(parse=units.parse_dollars, value=run_dollars, show=units.format_dollars, words="cost of the run"),
 }  # fmt: skip
 #: What a scenario must state for a metric to exist.
-_NEEDS: Final = {"time": "goal.tokens", "cost": "goal.tokens and cost", "mfu": "a device", "memory_share": "a device"}
+_NEEDS: Final = {
+    "bubble": "parallel.pp above 1", "time": "goal.tokens", "cost": "goal.tokens and cost", "mfu": "a device",
+    "memory_share": "a device",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

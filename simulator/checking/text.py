@@ -23,10 +23,17 @@ from simulator.units import (
 MOST_CURES = 5
 
 
+def shown_cures(cures: Sequence[Cure]) -> list[Cure]:
+    """The first that mend everything, and all that do not."""
+    return [*[cure for cure in cures if cure.cures][:MOST_CURES], *(cure for cure in cures if not cure.cures)]
+
+
 def cure_title(cures: Sequence[Cure]) -> str:
     """What the table of cures shows."""
-    if all(cure.cures for cure in cures):
+    if any(cure.cures for cure in cures):
         return "What mends it, simulated: the same batch first, the cheapest first; then another batch; then hardware"
+    if all(cure.fits for cure in cures):
+        return "What fits in memory, simulated, the cheapest first; nothing that was tried mends everything"
     return "Nothing that was tried mends everything, alone or with another; this comes nearest"
 
 
@@ -42,7 +49,7 @@ def cure_table(cures: Sequence[Cure], now_gpu_s_per_token: float) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", pad_edge=False, box=None)
     for number, column in enumerate(("set", "step", "cost of a token", "memory", "exposed", "GPUs", "tokens a step")):
         table.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
-    for cure in cures[:MOST_CURES]:
+    for cure in shown_cures(cures):
         change, settings = cure.gpu_s_per_token / now_gpu_s_per_token - 1, settings_words(cure)
         table.add_row(
             settings, format_time(cure.step_time_s), f"{100 * change:+.1f} %",

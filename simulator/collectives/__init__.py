@@ -82,6 +82,9 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ("all_to_all", "naive"): naive.all_to_all,
 }
 
+#: What plans alone ask for, as it makes no sense for a group of any size: one rank sends to another, one way.
+PLAN_ONLY: dict[tuple[str, str], Algorithm] = {("send", "direct"): alltoall.direct_send}
+
 OPERATIONS: tuple[str, ...] = (
     "broadcast", "scatter", "gather", "reduce", "all_gather", "reduce_scatter", "all_reduce", "all_to_all", "send_recv",
 )  # fmt: skip
@@ -89,9 +92,10 @@ OPERATIONS: tuple[str, ...] = (
 
 def algorithms_of(op: str) -> tuple[str, ...]:
     """Names of the algorithms of an operation. Raises ScenarioError with the nearest name for an unknown one."""
-    if op not in OPERATIONS:
+    names = tuple(name for (operation, name) in (*ALGORITHMS, *PLAN_ONLY) if operation == op)
+    if not names:
         raise ScenarioError(f"operation '{op}' is unknown; accepted: {', '.join(OPERATIONS)}{_nearest(op, OPERATIONS)}")
-    return tuple(name for (operation, name) in ALGORITHMS if operation == op)
+    return names
 
 
 def make_schedule(op: str, algorithm: str, layout: Layout, size_bytes: float) -> Schedule:
@@ -100,7 +104,7 @@ def make_schedule(op: str, algorithm: str, layout: Layout, size_bytes: float) ->
     if algorithm not in names:
         hint = _nearest(algorithm, names)
         raise ScenarioError(f"algorithm '{algorithm}' is not known for {op}; accepted: {', '.join(names)}{hint}")
-    return ALGORITHMS[op, algorithm](layout, size_bytes)
+    return (ALGORITHMS | PLAN_ONLY)[op, algorithm](layout, size_bytes)
 
 
 def _nearest(name: str, names: tuple[str, ...]) -> str:

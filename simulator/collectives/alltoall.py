@@ -117,3 +117,13 @@ def direct_send_recv(layout: Layout, size_bytes: float) -> Schedule:
         op="send_recv", algorithm="direct", num_ranks=p, root=0, size_bytes=size_bytes, padding_bytes=0.0,
         num_chunks=p, chunk_bytes=size_bytes, phases=phases,
     )  # fmt: skip
+
+
+def direct_send(layout: Layout, size_bytes: float) -> Schedule:
+    """Rank 0 sends its buffer to rank 1 and gets nothing back (``ncclSend`` there, ``ncclRecv`` here): ``a + n/b``."""
+    assert layout.num_ranks == 2, "a send has one sender and one receiver"
+    transfers = pattern(np.array([0], dtype=np.int64), np.array([1], dtype=np.int64))
+    return Schedule(
+        op="send", algorithm="direct", num_ranks=2, root=0, size_bytes=size_bytes, padding_bytes=0.0, num_chunks=1,
+        chunk_bytes=size_bytes, phases=(_one_step(transfers, np.zeros(1, dtype=np.int64)),),
+    )  # fmt: skip

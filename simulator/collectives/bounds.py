@@ -4,7 +4,7 @@ The lower bounds hold for any algorithm on any network without reduction inside 
 
 * latency: a rank that hears k messages a step knows at most (k+1)**s ranks' data after s steps, and every
   collective has a rank whose result needs all p, so s >= log_{k+1} p steps of at least the smallest latency
-  (broadcast and scatter: the same, seen from the sender; send_recv: one);
+  (broadcast and scatter: the same, seen from the sender; send_recv and send: one);
 * bandwidth: what a rank must send or receive, over what its links can carry, and for all-reduce the total
   ``2 (p-1) n`` over the sum of all ranks' links (Patarasuk and Yuan, JPDC 2009, theorem 1).
 
@@ -61,6 +61,7 @@ def _must(op: str, p: int) -> tuple[float, float, float, float]:
         "all_reduce": (1.0, 1.0, 1.0, 1.0),
         "all_to_all": (rest, rest, rest, rest),
         "send_recv": (1.0, 1.0, 1.0, 1.0),
+        "send": (0.0, 1.0, 1.0, 0.0),
     }[op]
 
 

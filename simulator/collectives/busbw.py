@@ -8,4 +8,4 @@ def bus_factor(op: str, num_ranks: int) -> float:
     if num_ranks == 1:
         return 0.0
     rest = (num_ranks - 1) / num_ranks
-    return {"all_reduce": 2 * rest, "broadcast": 1.0, "reduce": 1.0, "send_recv": 1.0}.get(op, rest)
+    return {"all_reduce": 2 * rest, "broadcast": 1.0, "reduce": 1.0, "send_recv": 1.0, "send": 1.0}.get(op, rest)

@@ -88,6 +88,7 @@ def check(schedule: Schedule) -> None:
 #: What each operation must compute, written with numpy alone: data[rank, chunk, element] -> result.
 _REFERENCE: dict[str, Callable[[NDArray[np.float64], int], NDArray[np.float64]]] = {
     "broadcast": lambda data, root: np.broadcast_to(data[root], data.shape),
+    "send": lambda data, root: np.broadcast_to(data[root], data.shape),
     "scatter": lambda data, root: np.broadcast_to(data[root], data.shape),
     "reduce": lambda data, _: np.broadcast_to(data.sum(axis=0), data.shape),
     "all_reduce": lambda data, _: np.broadcast_to(data.sum(axis=0), data.shape),

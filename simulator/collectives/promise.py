@@ -47,6 +47,8 @@ def promise(schedule: Schedule) -> Promise:
         return Promise(start=at_owner, end=at_receiver, contributors=from_owner)
     if schedule.op == "send_recv":
         return Promise(start=at_owner, end=np.roll(at_owner, 1, axis=0), contributors=from_owner)
+    if schedule.op == "send":
+        return Promise(start=at_root, end=~at_root, contributors=from_root)
     start, end, contributors = {
         "broadcast": (at_root, everywhere, from_root),
         "scatter": (at_root, at_owner, from_root),

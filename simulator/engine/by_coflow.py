@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import numpy as np
 import simpy
 
-from simulator.engine.coflow import Coflow
+from simulator.engine.coflow import Coflow, repeated
 from simulator.engine.machine import Machine
 from simulator.engine.maker import CoflowMaker
-from simulator.plan import Communicate, Kin, Plan, absences, callers, from_root, kin_of
+from simulator.engine.sharing import Sharing
+from simulator.kin import Kin, kin_of
+from simulator.plan import Communicate, Plan, absences, callers, from_root
 from simulator.schedule import Floats
 from simulator.timeline import CollectiveCost
 
@@ -20,7 +22,10 @@ _Call = tuple[str, tuple[str, ...]]
 
 
 class ByCoflow:
-    """``join`` is what a rank class does in a collective. ``costs`` and ``link_bytes`` grow as collectives run."""
+    """``join`` is what a rank class does in a collective. ``costs`` grow as collectives run.
+
+    All coflows are made before the first task starts, as what can be under way at once says which links can fill.
+    """
 
     fidelity = "coflow"
 
@@ -28,35 +33,60 @@ class ByCoflow:
         self._plan, self._maker, self._machine = plan, maker, machine
         self._absences = absences(plan)
         self._kin = {axis: kin_of(plan, axis) for axis in plan.axes}
+        self._made: dict[tuple[str, str, float, int, int, int], Coflow] = {}
         self._arrived: dict[_Call, int] = {}
         self._over: dict[_Call, simpy.Event] = {}
+        self._played: dict[int, tuple[Coflow, int]] = {}
         self.costs: dict[str, CollectiveCost] = {}
-        self.link_bytes: Floats = np.zeros(len(maker.network.capacity_bytes_per_s))
+        machine.sharing = Sharing(self._lanes().values(), maker.network.capacity_bytes_per_s)
+
+    @property
+    def link_bytes(self) -> Floats:
+        """(num_links,) bytes that all collectives so far have put on each link."""
+        total = np.zeros(len(self._maker.network.capacity_bytes_per_s))
+        for coflow, count in self._played.values():
+            total[coflow.links] += count * coflow.carried_bytes
+        return total
+
+    def partners(self, task: Communicate, ranks: str) -> tuple[str, ...]:
+        """The classes that the ranks of a class share groups with."""
+        return self._kin[task.axis][ranks].classes
 
     def join(self, task: Communicate, ranks: str) -> Generator[simpy.Event, Any, None]:
         """Wait for the other classes of the same groups, then for the collective itself."""
         kin = self._kin[task.axis][ranks]
         coflow = self._coflow(task, kin)
         call = (task.name, kin.classes)
-        over = self._over.setdefault(call, self._machine.env.event())
+        if call not in self._over:
+            self._over[call] = self._machine.env.event()
+        over = self._over[call]
         self._arrived[call] = self._arrived.get(call, 0) + 1
         self._machine.send(ranks, task.name, coflow.cost, waiting=True)
         if self._arrived[call] == len(kin.classes) and not self._lacks(task, kin):
             for name in kin.classes:
                 self._machine.send(name, task.name, coflow.cost, waiting=False)
-            self._machine.env.process(self._play(task, coflow, over))
+            self._play(task, coflow, over)
         yield over
         self._machine.leave(ranks, task.name)
 
-    def _play(self, task: Communicate, coflow: Coflow, over: simpy.Event) -> Generator[simpy.Event, Any, None]:
+    def _play(self, task: Communicate, coflow: Coflow, over: simpy.Event) -> None:
+        """Its latency, then its bytes, then it is over."""
         slowest = self.costs.setdefault(task.name, coflow.cost)
         if coflow.cost.alone_s > slowest.alone_s:
             self.costs[task.name] = coflow.cost
-        self.link_bytes = self.link_bytes + coflow.link_bytes
-        yield self._machine.env.timeout(coflow.latency_s)
-        if coflow.work_s > 0:
-            yield self._machine.transfer(coflow)
-        over.succeed()
+        _, before = self._played.get(id(coflow), (coflow, 0))
+        self._played[id(coflow)] = (coflow, before + 1)
+
+        def done(_transfer: simpy.Event) -> None:
+            over.succeed()
+
+        def flow(late: simpy.Event) -> None:
+            if coflow.work_s > 0:
+                self._machine.transfer(coflow).callbacks.append(done)
+            else:
+                done(late)
+
+        self._machine.env.timeout(coflow.latency_s).callbacks.append(flow)
 
     def _lacks(self, task: Communicate, kin: Kin) -> bool:
         """Whether some rank of these groups never calls the collective."""
@@ -64,5 +94,24 @@ class ByCoflow:
             rank not in callers(self._plan, task) for group in kin.groups for rank in group
         )
 
+    def _lanes(self) -> dict[tuple[str, int], list[Coflow]]:
+        """Coflows of which one at a time is under way: those of a communicator and the same groups."""
+        found: dict[tuple[str, int], list[Coflow]] = {}
+        for task in self._plan.tasks:
+            if isinstance(task, Communicate):
+                for kin in self._kins(task):
+                    found.setdefault((task.lane, id(kin)), []).append(self._coflow(task, kin))
+        return found
+
+    def _kins(self, task: Communicate) -> Iterator[Kin]:
+        kin_of_class = self._kin[task.axis]
+        yield from {id(kin): kin for kin in (kin_of_class[ranks] for ranks in task.classes)}.values()
+
     def _coflow(self, task: Communicate, kin: Kin) -> Coflow:
-        return self._maker.coflow(task.op, task.algorithm, task.message_bytes, from_root(kin.groups, task.root))
+        """The same object for equal collectives: groups are long to compare."""
+        key = (task.op, task.algorithm, task.message_bytes, task.root, task.repeat, id(kin))
+        if key not in self._made:
+            groups = from_root(kin.groups, task.root)
+            one = self._maker.coflow(task.op, task.algorithm, task.message_bytes, groups)
+            self._made[key] = repeated(one, task.repeat)
+        return self._made[key]

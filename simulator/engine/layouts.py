@@ -15,17 +15,17 @@ from simulator.schedule import Ints
 #: 'direct' puts p**2 messages in one step; larger groups leave it out of 'auto'.
 MAX_DIRECT_RANKS = 64
 #: Operations in which 'direct' is p messages or fewer.
-ONE_EACH = frozenset({"gather", "scatter", "send_recv"})
+ONE_EACH = frozenset({"gather", "scatter", "send_recv", "send"})
 
 
 def candidates(op: str, network: Network, gpus: Ints) -> tuple[str, ...]:
     """Algorithms that 'auto' tries: those that a library would run on such a network.
 
     Never the naive baseline, nor halving and doubling or the eager tree, which no GPU library has; the torus ring only
-    on a torus;
-    'direct' where every pair of gpus of a node has a link of its own (over a switch no library reduces that way), and
-    for all-to-all, gather, scatter and send_recv; PAT only with one rank on each of several nodes, as in NCCL; two
-    levels only where there are two; NVLS only inside NVLink domains whose switches add, its tree only over several.
+    on a torus; 'direct' where every pair of gpus of a node has a link of its own (over a switch no library reduces that
+    way), and for all-to-all, gather, scatter, send_recv and send; PAT only with one rank on each of several nodes, as
+    in NCCL; two levels only where there are two; NVLS only inside NVLink domains whose switches add, its tree only over
+    several.
     """
     layout = layout_of(network, gpus)
     nodes, per_node = layout.grid

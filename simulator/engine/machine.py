@@ -2,53 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import simpy
 
-from simulator.engine.coflow import Coflow, speeds
+from simulator.engine.coflow import Coflow
 from simulator.engine.interference import Active, Interference
 from simulator.engine.progress import Activity, Progress
-from simulator.schedule import Floats
+from simulator.engine.sharing import Sharing
 from simulator.timeline import CollectiveCost
 
 
 class Machine:
     """Clock and speeds. Compute of a rank class slows while a collective is active on it.
 
-    capacity: (num_links,) bytes/s that coflows share.
+    sharing: how coflows share links; none where no transfer is ever started.
     """
 
-    def __init__(self, classes: Sequence[str], capacity: Floats, interference: Interference) -> None:
+    def __init__(self, classes: Sequence[str], interference: Interference) -> None:
         self.env = simpy.Environment()
-        self._progress = Progress(self.env, self._speeds)
-        self._capacity = capacity
+        self.sharing: Sharing[Activity] | None = None
+        self._progress = Progress(self.env, self._new_speeds)
         self._interference = interference
         self._active: dict[str, dict[str, Active]] = {ranks: {} for ranks in classes}
+        self._computing: dict[str, dict[Activity, None]] = {ranks: {} for ranks in classes}
+        self._beside: dict[str, None] = {}
+        self._alone: list[Activity] = []
 
     def compute(self, ranks: str, seconds: float) -> simpy.Event:
         """Start work on a lane of a rank class; the event fires at its end."""
-        return self._progress.run(ranks, seconds)
+        running = self._computing[ranks]
+        activity = self._progress.run(seconds, running.pop)
+        running[activity] = None
+        self._beside[ranks] = None
+        return activity.ended
 
     def transfer(self, coflow: Coflow) -> simpy.Event:
         """Start the byte part of a collective; the event fires at its end."""
-        return self._progress.run(coflow, coflow.work_s)
+        assert self.sharing is not None, "a transfer shares links"
+        activity = self._progress.run(coflow.work_s, _nothing)
+        if self.sharing.start(activity, coflow):
+            activity.at_end = self.sharing.end
+        else:
+            self._alone.append(activity)
+        return activity.ended
 
     def send(self, ranks: str, task: str, cost: CollectiveCost, *, waiting: bool) -> None:
         """The collective of a task is active on a rank class: it sends, at its mean rate, or waits for others."""
         rate = cost.sent_bytes_per_rank / cost.alone_s if cost.alone_s else 0.0
         self._active[ranks][task] = Active(channels=cost.channels, bytes_per_s=0.0 if waiting else rate)
-        self._progress.refresh()
+        self._changed(ranks)
 
     def leave(self, ranks: str, task: str) -> None:
         """The collective of a task is over on a rank class."""
         del self._active[ranks][task]
-        self._progress.refresh()
+        self._changed(ranks)
 
-    def _speeds(self, running: list[Activity]) -> list[float]:
-        flows = [a.what for a in running if isinstance(a.what, Coflow)]
-        shares = iter(speeds(flows, self._capacity) if len(flows) > 1 else [1.0] * len(flows))
-        return [next(shares) if isinstance(a.what, Coflow) else self._compute_speed(str(a.what)) for a in running]
+    def _changed(self, ranks: str) -> None:
+        if self._computing[ranks]:
+            self._beside[ranks] = None
+            self._progress.refresh()
 
-    def _compute_speed(self, ranks: str) -> float:
-        return self._interference.speed(self._active[ranks].values())
+    def _new_speeds(self) -> Iterator[tuple[Activity, float]]:
+        for activity in self._alone:
+            yield activity, 1.0
+        self._alone.clear()
+        if self.sharing is not None:
+            yield from self.sharing.changed()
+        for ranks in self._beside:
+            speed = self._interference.speed(self._active[ranks].values())
+            for activity in self._computing[ranks]:
+                yield activity, speed
+        self._beside.clear()
+
+
+def _nothing(_activity: Activity) -> None:
+    """Nobody keeps an activity that runs alone."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from simulator.collectives import AUTO, make_schedule
 from simulator.collectives.layout import Layout
-from simulator.engine.coflow import Coflow
+from simulator.engine.coflow import Coflow, make_coflow
 from simulator.engine.collective import floor_s, simulate_collective
 from simulator.engine.composite import Composite, make_composite
 from simulator.engine.folding import Folded, fold
@@ -33,6 +33,7 @@ from simulator.tuning.choice import option as way
 MAX_WORK = 300_000
 
 Groups = tuple[tuple[int, ...], ...]
+_PAIR = Layout(num_ranks=2)
 
 
 class _Played(NamedTuple):
@@ -69,13 +70,18 @@ class CoflowMaker:
 
         Other sizes share the patterns of the first, so that their routes are looked up and kept once.
         """
-        if group not in self._layouts:
-            self._layouts[group] = layout_of(self.network, np.array(group))
-        key = (op, algorithm, self._layouts[group])
+        key = (op, algorithm, self._layout(op, group))
         if key not in self._schedules:
             run = operation_run(op, self.network)
-            self._schedules[key] = make_schedule(run, algorithm, self._layouts[group], size_bytes)
+            self._schedules[key] = make_schedule(run, algorithm, key[2], size_bytes)
         return self._schedules[key].resized(size_bytes)
+
+    def _layout(self, op: str, group: tuple[int, ...]) -> Layout:
+        if op == "send":  # the same wherever the two are, and there are many pairs
+            return _PAIR
+        if group not in self._layouts:
+            self._layouts[group] = layout_of(self.network, np.array(group))
+        return self._layouts[group]
 
     def coflow(self, op: str, algorithm: str, size_bytes: float, groups: Groups) -> Coflow:
         """All groups of an axis at once. Groups that share links slow each other: the bytes then set the time.
@@ -121,9 +127,9 @@ class CoflowMaker:
             alone_s=option.cost.latency_s + work_s, latency_s=option.cost.latency_s, fidelity=LIBRARY, handed_over="",
             protocol=option.protocol, channels=self._channels(op, groups[0]), busiest_s=self._busiest_s(link_bytes),
         )  # fmt: skip
-        asked = link_bytes * option.cost.inflation / work_s if work_s > 0 else np.zeros_like(link_bytes)
-        return Coflow(
-            latency_s=option.cost.latency_s, work_s=work_s, link_bytes=link_bytes, asked_bytes_per_s=asked, cost=cost
+        return make_coflow(
+            cost, latency_s=option.cost.latency_s, work_s=work_s, link_bytes=link_bytes,
+            inflation=option.cost.inflation,
         )  # fmt: skip
 
     def _channels(self, op: str, group: tuple[int, ...]) -> int:
@@ -200,10 +206,7 @@ class CoflowMaker:
             alone_s=alone_s, latency_s=latency_s, fidelity=slowest.fidelity,
             handed_over=slowest.handed_over, busiest_s=self._busiest_s(link_bytes),
         )  # fmt: skip
-        asked = link_bytes / busiest_s if busiest_s > 0 else np.zeros_like(link_bytes)
-        return Coflow(
-            latency_s=latency_s, work_s=busiest_s, link_bytes=link_bytes, asked_bytes_per_s=asked, cost=cost
-        )  # fmt: skip
+        return make_coflow(cost, latency_s=latency_s, work_s=busiest_s, link_bytes=link_bytes)
 
     def _all(self, first: _Played, groups: Groups) -> tuple[list[Outcome], Floats]:
         """Outcomes of the distinct kinds of groups, each alone, and the bytes that all groups put on links."""
@@ -220,11 +223,13 @@ class CoflowMaker:
 
     def _by_schedule(self, one: Schedule, groups: Groups) -> list[tuple[Schedule, Groups]]:
         """Groups by what they play: those of one layout play the same schedule."""
-        found: dict[int, tuple[Schedule, list[tuple[int, ...]]]] = {}
+        found: dict[Layout, list[tuple[int, ...]]] = {}
         for group in groups:
-            schedule = self.schedule(one.op, one.algorithm, one.size_bytes, group)
-            found.setdefault(id(schedule.phases), (schedule, []))[1].append(group)
-        return [(schedule, tuple(members)) for schedule, members in found.values()]
+            found.setdefault(self._layout(one.op, group), []).append(group)
+        return [
+            (self.schedule(one.op, one.algorithm, one.size_bytes, members[0]), tuple(members))
+            for members in found.values()
+        ]
 
     def _fold(self, schedule: Schedule, members: Groups) -> Folded:
         key = (id(schedule.phases), members)

@@ -1,12 +1,13 @@
 """Activities that progress at changing speeds on a SimPy clock: compute slowed by collectives, coflows sharing links.
 
-Speeds are set once per instant, after everything that starts or ends at it.
+Speeds are set once per instant, after everything that starts or ends at it, and only where something has changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 import simpy
 
@@ -17,60 +18,83 @@ _SAME_TIME = 1e-12
 
 @dataclass(slots=True, eq=False)
 class Activity:
-    """Work in seconds at full speed. ``what`` is for the function that sets speeds."""
+    """Work in seconds at full speed. number: in the order of starts. at_end: called when it is over."""
 
-    what: object
+    number: int
     left_s: float
     ended: simpy.Event
+    at_end: Callable[[Activity], None]
+    since_s: float
     speed: float = 0.0
-    since_s: float = 0.0
     end_s: float = float("inf")
 
 
-#: Speeds, each above 0 and at most 1, of the activities that are running.
-SetSpeeds = Callable[[list[Activity]], list[float]]
+#: Activities that may have another speed now, and that speed, above 0 and at most 1.
+NewSpeeds = Callable[[], Iterable[tuple[Activity, float]]]
 
 
 class Progress:
-    """Runs activities to their ends; ``set_speeds`` is asked again whenever one starts or ends."""
+    """Runs activities to their ends; ``new_speeds`` is asked once at the end of an instant in which it may say more.
 
-    def __init__(self, env: simpy.Environment, set_speeds: SetSpeeds) -> None:
+    Cost of a change: those activities whose speeds it sets, and the logarithm of the number of all.
+    """
+
+    def __init__(self, env: simpy.Environment, new_speeds: NewSpeeds) -> None:
         self._env = env
-        self._set_speeds = set_speeds
-        self._running: list[Activity] = []
+        self._new_speeds = new_speeds
+        self._ends: list[tuple[float, int, Activity]] = []
         self._sharing = EndOfInstant(env, self._share)
-        self._version = 0
+        self._started = self._pushed = 0
+        self._due_s = float("inf")
 
-    def run(self, what: object, work_s: float) -> simpy.Event:
-        """Start an activity now; the event fires when it has done ``work_s`` seconds of full-speed work."""
-        activity = Activity(what=what, left_s=work_s, ended=self._env.event(), since_s=self._env.now)
-        self._running.append(activity)
+    def run(self, work_s: float, at_end: Callable[[Activity], None]) -> Activity:
+        """Start an activity now; ``ended`` fires when it has done ``work_s`` seconds of full-speed work."""
+        self._started += 1
         self.refresh()
-        return activity.ended
+        return Activity(
+            number=self._started, left_s=work_s, ended=self._env.event(), at_end=at_end, since_s=self._env.now
+        )  # fmt: skip
 
     def refresh(self) -> None:
-        """Set the speeds again when this instant is over."""
+        """Ask for new speeds when this instant is over."""
         self._sharing.ask()
 
     def _share(self) -> None:
         now = self._env.now
-        for activity, speed in zip(self._running, self._set_speeds(self._running), strict=True):
+        for activity, speed in self._new_speeds():
             if speed == activity.speed:
                 continue
             activity.left_s = max(0.0, activity.left_s - (now - activity.since_s) * activity.speed)
             activity.since_s, activity.speed = now, speed
             activity.end_s = now + activity.left_s / speed
-        self._version += 1
-        if not self._running:
+            self._pushed += 1
+            heappush(self._ends, (activity.end_s, self._pushed, activity))
+        self._wait()
+
+    def _wait(self) -> None:
+        """Come back at the next end, unless that is what is waited for already."""
+        ends = self._ends
+        while ends and ends[0][0] != ends[0][2].end_s:  # its speed has changed since
+            heappop(ends)
+        if not ends:
+            self._due_s = float("inf")
             return
-        at = max(now, min(a.end_s for a in self._running))
-        version = self._version
-        timeout = self._env.timeout(at - now)
-        timeout.callbacks.append(lambda _event: self._finish(at) if version == self._version else None)
+        at = max(self._env.now, ends[0][0])
+        if at != self._due_s:
+            self._due_s = at
+            self._env.timeout(at - self._env.now).callbacks.append(lambda _event: self._finish(at))
 
     def _finish(self, at: float) -> None:
-        over = [a for a in self._running if a.end_s <= at * (1 + _SAME_TIME)]
-        self._running = [a for a in self._running if a.end_s > at * (1 + _SAME_TIME)]
-        for activity in over:
+        if at != self._due_s:
+            return
+        self._due_s = float("inf")
+        over: dict[int, Activity] = {}
+        while self._ends and self._ends[0][0] <= at * (1 + _SAME_TIME):
+            end_s, _, activity = heappop(self._ends)
+            if end_s == activity.end_s:
+                over[activity.number] = activity
+        for _, activity in sorted(over.items()):
+            activity.end_s = float("-inf")
+            activity.at_end(activity)
             activity.ended.succeed()
         self.refresh()

@@ -32,6 +32,8 @@ MAX_MESSAGE_RANKS = 64
 #: Steps until a host's lead repeats itself; a step counts as the same within this share.
 _MOST_STEPS = 4
 _SAME_STEP = 1e-12
+#: Tasks and ranks that an error names.
+_MOST_TOLD = 8
 
 
 def simulate(
@@ -63,7 +65,7 @@ def simulate_steady(
     waits = any(task.host_after for task in plan.tasks)
     if not waits:
         alone, _ = _play(plan, network, interference, fidelity, made, host=False, ahead_s={})
-        if all(issue_s(plan, ranks) <= alone.end_s for ranks in plan.classes):
+        if all(seconds <= alone.end_s for seconds in issue_s(plan).values()):
             return alone
     timeline, ended_s = _play(plan, network, interference, fidelity, made, host=plan.has_host, ahead_s={})
     costs = any(task.host_s for task in plan.tasks)
@@ -76,9 +78,13 @@ def simulate_steady(
     return timeline
 
 
-def issue_s(plan: Plan, ranks: RankClass) -> float:
-    """Time that the host thread of a class works in a plan, waiting left out."""
-    return sum(task.host_s for task in plan.tasks if ranks.name in task.classes) / ranks.speed
+def issue_s(plan: Plan) -> dict[str, float]:
+    """By class, the time that its host thread works in a plan, waiting left out."""
+    found = dict.fromkeys((ranks.name for ranks in plan.classes), 0.0)
+    for task in plan.tasks:
+        for name in task.classes if task.host_s else ():
+            found[name] += task.host_s
+    return {ranks.name: found[ranks.name] / ranks.speed for ranks in plan.classes}
 
 
 def _play(
@@ -93,7 +99,7 @@ def _play(
                 f"{plan.num_ranks}; use 'auto' or 'coflow'"
             )
         plan = unfolded(plan)
-    machine = Machine([c.name for c in plan.classes], network.capacity_bytes_per_s, interference or Interference())
+    machine = Machine([c.name for c in plan.classes], interference or Interference())
     runner = ByMessage(plan, made, machine) if fidelity == "message" else ByCoflow(plan, made, machine)
     run = _Run(plan, machine, runner, ahead_s if host else None)
     spans = run.spans()
@@ -131,7 +137,7 @@ class _Run:
         for number, task in enumerate(self._plan.tasks):
             for ranks in task.classes:
                 over = self._over[task.name, ranks] = self._machine.env.event()
-                waits = [event for name in task.after for event in self._ends(name, ranks)]
+                waits = [event for name in task.after for event in self._before(name, task, ranks)]
                 if (ranks, task.lane) in tails:
                     waits.append(tails[ranks, task.lane])
                 tails[ranks, task.lane] = over
@@ -143,6 +149,15 @@ class _Run:
         self._machine.env.run()
         self._refuse_leftovers()
         return tuple(span for *_, span in sorted(self._spans, key=lambda entry: entry[:3]))
+
+    def _before(self, name: str, task: Task, ranks: str) -> list[simpy.Event]:
+        """What a task waits for on a class. A collective waits for those that it is called with, where they do it."""
+        if isinstance(task, Communicate) and (name, ranks) not in self._over:
+            partners = self._runner.partners(task, ranks)
+            theirs = [self._over[name, other] for other in partners if (name, other) in self._over]
+            if theirs:
+                return theirs
+        return self._ends(name, ranks)
 
     def _ends(self, name: str, ranks: str) -> list[simpy.Event]:
         """What a class waits for: its own part of a task it shares, else the whole task."""
@@ -175,9 +190,11 @@ class _Run:
         stuck = [key for key, event in self._over.items() if not event.triggered]
         if not stuck:
             return
-        waiting = "; ".join(f"{name} on {ranks}" for name, ranks in stuck[:8])
+        waiting = "; ".join(f"{name} on {ranks}" for name, ranks in stuck[:_MOST_TOLD])
         missing = absences(self._plan)
-        never = "".join(f"; '{name}' is never called by {_some(missing[name])}" for name in missing)
+        told = list(missing)[:_MOST_TOLD]
+        never = "".join(f"; '{name}' is never called by {_some(missing[name])}" for name in told)
+        never += f"; and {len(missing) - len(told)} more" if len(missing) > len(told) else ""
         raise DeadlockError(f"plan '{self._plan.title}' stopped with {len(stuck)} tasks waiting: {waiting}{never}")
 
 
@@ -197,5 +214,5 @@ def _follow(body: Generator[simpy.Event, Any, None]) -> None:
 
 
 def _some(ranks: tuple[int, ...]) -> str:
-    more = f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
-    return ", ".join(f"rank {rank}" for rank in ranks[:8]) + more
+    more = f" and {len(ranks) - _MOST_TOLD} more" if len(ranks) > _MOST_TOLD else ""
+    return ", ".join(f"rank {rank}" for rank in ranks[:_MOST_TOLD]) + more

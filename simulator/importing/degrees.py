@@ -1,4 +1,4 @@
-"""Tensor, pipeline, context and expert parallelism in an imported job: written down and warned of, or left out."""
+"""Tensor, pipeline, context and expert parallelism in an imported job: written down, or left out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _KINDS: Final = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "exper
 
 
 def put_degrees(sheet: Sheet, options: Mapping[str, Option | None]) -> int:
-    """Writes ``parallel.tp`` and its like where above 1, with a warning; returns the ranks that hold one replica.
+    """Writes ``parallel.tp`` and its like where above 1; returns the ranks that hold one replica.
 
     Experts are spread over replicas, so they do not count. With ``--drop-model-parallel`` nothing is written, and a
     replica is one rank.
@@ -29,6 +29,4 @@ def put_degrees(sheet: Sheet, options: Mapping[str, Option | None]) -> int:
         else:
             above[key] = degree
             sheet.put(f"parallel.{key}", degree, option.said)
-            sheet.warn(f"{option.said}: {_KINDS[key]} parallelism is not in this version, so 'simulator run' refuses "
-                       "this scenario; import with --drop-model-parallel to leave it out")  # fmt: skip
     return prod(degree for key, degree in above.items() if key != "ep")

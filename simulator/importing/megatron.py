@@ -15,6 +15,7 @@ from simulator.importing.draft import Draft
 from simulator.importing.megatron_model import put_megatron_model
 from simulator.importing.megatron_reasons import REASONS
 from simulator.importing.model import put_seq_len
+from simulator.importing.model_parallel import put_megatron_ways
 from simulator.importing.recipes import put_clipping, put_no_offload, put_optimizer, put_precision
 from simulator.importing.sheet import CHANGE_ME, MOST, Option, Sheet
 
@@ -46,6 +47,7 @@ def import_megatron(sheet: Sheet) -> Draft:
         put_accumulation(sheet)
     _put_goal(sheet, replicas)
     _put_strategy(sheet, replicas)
+    put_megatron_ways(sheet)
     _put_types(sheet, place)
     _put_rest(sheet)
     _tell_undecided(sheet)

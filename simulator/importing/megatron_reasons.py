@@ -8,7 +8,7 @@ _LOGS, _FILES, _DATA = "logging is not modelled", "files and checkpoints are not
 _RATE, _START = "the learning rate costs no time", "weights at the start"
 _FUSED: Final = "which kernels are fused is the device profile's, or train.kernels"
 _MOE: Final = "by its sizes a model is dense here"
-_TP: Final = "a setting of model parallelism, which is not in this version"
+_TP: Final = "a setting of model parallelism that is not read; see parallel.* for those of a scenario"
 
 REASONS: Final = {
     **{f"--{name}": _LOGS for name in (

@@ -15,6 +15,7 @@ from simulator.importing.cluster import Place, Ranks, is_sized, put_cluster, usu
 from simulator.importing.degrees import put_degrees
 from simulator.importing.draft import Draft
 from simulator.importing.model import put_model, put_seq_len
+from simulator.importing.model_parallel import put_torchtitan_ways
 from simulator.importing.recipes import put_clipping, put_no_offload, put_optimizer, put_precision
 from simulator.importing.sheet import CHANGE_ME, Option, Sheet
 from simulator.importing.torchtitan_reasons import REASONS
@@ -43,6 +44,7 @@ def import_torchtitan(sheet: Sheet) -> Draft:
     replicas = max(1, place.world // others)
     _put_strategy(sheet, replicate, shard, replicas)
     _put_batches(sheet, replicas)
+    put_torchtitan_ways(sheet)
     put_goal(sheet, sheet.take("training.steps"), _sequences(sheet, replicas))
     _put_types(sheet, place)
     _put_rest(sheet)

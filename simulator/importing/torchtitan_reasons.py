@@ -6,7 +6,7 @@ from typing import Final
 
 _FP8: Final = "8-bit products are not in this version"
 _OWN: Final = "the optimizer's own settings cost no time"
-_TP: Final = "a setting of tensor, pipeline, context or expert parallelism, which are not in this version"
+_TP: Final = "a setting of model parallelism that is not read; see parallel.* for those of a scenario"
 
 REASONS: Final = {
     "job.*": "files and names", "profiling.*": "profiling is not modelled", "metrics.*": "logging is not modelled",

@@ -3,7 +3,8 @@
 Activations are linear in the micro-batch (the curve over the step is scaled as a whole, so the peak may move). What is
 whole on every GPU, or on more of them than need be, could be sharded further. Copies that a flag avoids are named.
 Limits: a change of strategy gathers weights for a time, which comes on top and is said; how much full recomputation
-saves needs a simulation of its own, so only its upper end is told.
+saves needs a simulation of its own, so only its upper end is told. Where a replica takes several GPUs, what a rank
+holds is read off its optimizer states; other layouts need a simulation (``simulator check``) and are not told here.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from simulator.strategies import megatron
 from simulator.strategies.sharding import computing_precision
 from simulator.training.precision import optimizer_state_bytes
 from simulator.training.presets import build_model
+from simulator.training.shards import WHOLE, shards_of
 from simulator.units import format_gib
 
 #: Changes that save less than this share of the peak are not worth a word.
@@ -46,7 +48,10 @@ class Change:
 
 
 def changes(memory: Memory, job: Job, capacity_bytes: float) -> tuple[Change, ...]:
-    """What would bring the peak down: what is enough by itself first, then what saves most."""
+    """What would bring the peak down: what is enough by itself first, then what saves most.
+
+    Where ranks hold parts of the model, only what is true of any part: fewer samples. The rest counts whole states.
+    """
     peak = memory.peak_bytes
     found = [c for c in _all(memory, job, capacity_bytes) if c.saves_bytes > _LEAST * peak]
     return tuple(sorted(found, key=lambda c: (not c.enough, c.bound, -c.saves_bytes))[:_MOST_CHANGES])
@@ -55,11 +60,13 @@ def changes(memory: Memory, job: Job, capacity_bytes: float) -> tuple[Change, ..
 def _all(memory: Memory, job: Job, capacity_bytes: float) -> Iterator[Change]:
     over = memory.peak_bytes - capacity_bytes
     yield from _smaller_micro_batch(memory, job, capacity_bytes)
+    if job.inputs.mesh:
+        return
     yield from _bucket_views(memory, job, over)
     yield from _sharding(memory, job, over)
     yield from _resharding(memory, job, over)
     yield from _reducing_each_time(memory, job, over)
-    yield from _recompute(job, over)
+    yield from _recompute(memory, job, over)
 
 
 def _smaller_micro_batch(memory: Memory, job: Job, capacity_bytes: float) -> Iterator[Change]:
@@ -95,7 +102,8 @@ def _bucket_copies(memory: Memory) -> float:
 
 
 def whole_bytes(job: Job, *, as_now: bool = False) -> dict[str, float]:
-    """Bytes of the model states that a rank holds when nothing is sharded, by kind.
+    """Bytes of the model states that a rank holds when nothing is sharded over data parallelism, by kind. In a pipeline
+    those of all its stages together.
 
     as_now: in the types of the scenario's implementation; else in those of its precision.
     """
@@ -109,11 +117,18 @@ def whole_bytes(job: Job, *, as_now: bool = False) -> dict[str, float]:
 
 
 def _sharding(memory: Memory, job: Job, over: float) -> Iterator[Change]:
-    """Zero for what is sharded over all ranks already. FSDP has neither buckets nor whole weights cast by autocast."""
-    strategy, ranks = job.scenario.parallel.strategy, job.num_ranks
-    if ranks == 1:
+    """Zero for what is sharded over all ranks already. FSDP has neither buckets nor whole weights cast by autocast.
+
+    Ranks are those of data parallelism. Nothing is told where experts are shared over others than the rest; in a
+    pipeline only of optimizer states, as there FSDP too has weights and gradients of the stage whole for most of the
+    step.
+    """
+    strategy, ranks = job.scenario.parallel.strategy, job.inputs.num_ranks
+    if ranks == 1 or _shares_experts(job):
         return
     whole, held = whole_bytes(job), memory.by_kind_bytes
+    if in_pipeline(job):
+        whole |= {"optimizer": held["optimizer"]}
     spared = {kind: max(0.0, held[kind] - size / ranks) for kind, size in whole.items()}
     if strategy == "ddp":
         saved = min(spared["optimizer"], whole["optimizer"])
@@ -121,12 +136,21 @@ def _sharding(memory: Memory, job: Job, over: float) -> Iterator[Change]:
             setting="parallel.strategy=zero1", saves_bytes=saved, enough=over <= saved,
             why=f"1/{ranks} of the optimizer states on each GPU",
         )  # fmt: skip
-    if strategy not in _ALL_SHARDED:
+    if strategy not in _ALL_SHARDED and not in_pipeline(job):
         saved = sum(spared.values()) + _bucket_copies(memory) + _kept_by_autocast(job)
         yield Change(
             setting="parallel.strategy=fsdp", saves_bytes=saved, enough=over <= saved, bound=True,
             why=f"1/{ranks} of all states on each GPU, and the layers that it gathers",
         )  # fmt: skip
+
+
+def in_pipeline(job: Job) -> bool:
+    """Whether ranks hold stages of the model."""
+    return job.inputs.mesh is not None and job.inputs.mesh.pp > 1
+
+
+def _shares_experts(job: Job) -> bool:
+    return job.inputs.mesh is not None and job.inputs.mesh.shares_experts
 
 
 def _kept_by_autocast(job: Job) -> float:
@@ -138,6 +162,8 @@ def _kept_by_autocast(job: Job) -> float:
     sharded = build_model(
         job.scenario.model, seq_len=train.seq_len, micro_batch=train.micro_batch, precision=precision,
         attention=train.attention, kernels=train.kernels or job.device.kernels, recompute=train.recompute,
+        shards=shards_of(job.scenario.parallel, job.inputs.node_size * job.scenario.parallel.tp) if job.inputs.mesh
+        else WHOLE,
     )  # fmt: skip
     now, then = (m.saved_bytes + m.loss_gradient_bytes + m.replayed_bytes for m in (job.model, sharded))
     return max(0.0, now - then)
@@ -145,6 +171,8 @@ def _kept_by_autocast(job: Job) -> float:
 
 def _resharding(memory: Memory, job: Job, over: float) -> Iterator[Change]:
     gathered = memory.by_kind_bytes["gathered"]
+    if in_pipeline(job):  # where weights stay gathered from the first forward to the last backward
+        return
     if gathered and job.scenario.parallel.reshard_after_forward is False:
         yield Change(
             setting="parallel.reshard_after_forward=true", saves_bytes=gathered, enough=over <= gathered, bound=True,
@@ -157,18 +185,22 @@ def _reducing_each_time(memory: Memory, job: Job, over: float) -> Iterator[Chang
     parallel = job.scenario.parallel
     if parallel.strategy not in ("fsdp", "hsdp") or parallel.sync_each_micro_batch or job.train.grad_accumulation == 1:
         return
-    saved = max(0.0, memory.by_kind_bytes["grads"] - whole_bytes(job)["grads"] / job.num_ranks)
+    if in_pipeline(job) or _shares_experts(job):
+        return
+    saved = max(0.0, memory.by_kind_bytes["grads"] - whole_bytes(job)["grads"] / job.inputs.num_ranks)
     yield Change(
         setting="parallel.sync_each_micro_batch=true", saves_bytes=saved, enough=over <= saved, bound=True,
         why="gradients are sharded after each micro-batch",
     )  # fmt: skip
 
 
-def _recompute(job: Job, over: float) -> Iterator[Change]:
+def _recompute(memory: Memory, job: Job, over: float) -> Iterator[Change]:
     if job.train.recompute == "full" or job.model.measured:
         return
     blocks = [op for op in job.model.operations if layer_words(op.layer) != op.layer]
     kept = sum(op.saved_bytes for op in blocks)
+    if in_pipeline(job):  # some of the blocks, for several micro-batches
+        kept = memory.by_kind_bytes["activations"]
     yield Change(
         setting="train.recompute=full", saves_bytes=kept, enough=over <= kept, bound=True,
         why="layers keep their inputs only and run forward again",

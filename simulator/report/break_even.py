@@ -7,6 +7,9 @@ Of one rank, with N parameters, T tokens a step and b bytes that it sends per pa
 (F: FLOP/s that compute reaches, B: bytes/s that collectives reach), whatever the model's size. The numbers here are the
 simulated ones instead of the formula's: all communication of the step against all of its forward and backward, alone,
 which grows with the tokens of a micro-batch (latency and launches aside), at the same number of micro-batches.
+
+Limit: this is data parallelism, whose communication does not grow with the tokens. What the ranks of a replica send
+each other does, over other links: there is no such point, and none is told.
 """
 
 from __future__ import annotations
@@ -33,9 +36,13 @@ class BreakEven:
 
 
 def break_even_of(report: StepReport, job: Job) -> BreakEven | None:
-    """None where nothing is sent or nothing computed."""
+    """None where nothing is sent or nothing computed, and where ranks share a model's operations: then what they send
+    grows with the tokens too.
+    """
+    if job.inputs.mesh:
+        return None
     computing_s = report.breakdown.compute - report.copies_s - report.interference_s
-    sent = sum(use.wire_bytes_per_rank for use in report.collectives)
+    sent = sum(use.wire_bytes_per_rank * use.count for use in report.collectives)
     if not report.comm_total_s or computing_s <= 0 or not sent:
         return None
     tokens = report.tokens_per_step / job.num_ranks

@@ -92,7 +92,7 @@ def _money(price: Cost | None, gpu_hours: float | None) -> Money | None:
 
 
 def _days_by_6nd(job: Job, tokens: float | None) -> float | None:
-    if tokens is None or job.device is None or job.model.measured:
+    if tokens is None or job.device is None or job.whole.measured:
         return None
     peak = job.device.peak_flop_per_s(computing_precision(job.inputs.precision, job.scenario.parallel).dtype)
-    return 6.0 * job.model.num_active_parameters * tokens / (job.num_ranks * peak * PLANNED_MFU) / _DAY_S
+    return 6.0 * job.whole.num_active_parameters * tokens / (job.num_ranks * peak * PLANNED_MFU) / _DAY_S

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simulator.plan import COMPUTE_LANE, Communicate, Compute, RankClass, Task, kin_of
+from simulator.kin import kin_of
+from simulator.plan import COMPUTE_LANE, Communicate, Compute, RankClass, Task
 from simulator.report.intervals import Interval, minus, total, union
 from simulator.timeline import Span, Timeline
 
@@ -42,11 +43,12 @@ class Idle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """Ranks of a class, when they are done, and how long they wait in collectives for slower ranks, in all."""
+    """Ranks of a class, when they are done, how long they wait in collectives for slower ranks, and compute, in all."""
 
     ranks: RankClass
     end_s: float
     waits_s: float
+    computes_s: float = 0.0
 
 
 def host_lane(timeline: Timeline, ranks: RankClass) -> tuple[Issue, ...]:
@@ -85,11 +87,14 @@ def launch_gaps(spans: Sequence[Span], issues: Sequence[Issue]) -> dict[str, flo
     return found
 
 
-def idle_of(spans: Sequence[Span], issues: Sequence[Issue], end_s: float) -> Idle:
-    """What the gaps between compute and collectives wait for; with the gaps between kernels (``launch_gaps``)."""
+def idle_of(spans: Sequence[Span], issues: Sequence[Issue], end_s: float, bubbles: Sequence[Interval] = ()) -> Idle:
+    """What the gaps between compute and collectives wait for; with the gaps between kernels (``launch_gaps``).
+
+    bubbles: gaps that are counted apart.
+    """
     compute = [s for s in spans if s.task.lane == COMPUTE_LANE]
     talking = [s for s in spans if isinstance(s.task, Communicate)]
-    gaps = minus([(0.0, end_s)], covered([*compute, *talking]))
+    gaps = minus(minus([(0.0, end_s)], covered([*compute, *talking])), bubbles)
     without_copies = minus(gaps, covered(spans))
     issuing = union((issue.start_s, issue.end_s) for issue in issues)
     left_s = total(minus(without_copies, issuing))
@@ -120,16 +125,25 @@ def waiting_of(timeline: Timeline) -> tuple[Waiting, ...]:
     for span, call in calls:
         waits[span.ranks] += reached[call] - span.start_s
     ends = dict.fromkeys(waits, 0.0)
+    computes = dict.fromkeys(waits, 0.0)
     for span in timeline.spans:
         ends[span.ranks] = max(span.end_s, ends[span.ranks])
-    return tuple(Waiting(ranks=c, end_s=ends[c.name], waits_s=waits[c.name]) for c in plan.classes)
+        if span.task.lane == COMPUTE_LANE:
+            computes[span.ranks] += span.duration_s
+    return tuple(
+        Waiting(ranks=c, end_s=ends[c.name], waits_s=waits[c.name], computes_s=computes[c.name]) for c in plan.classes
+    )
 
 
 def slowest(waiting: Sequence[Waiting]) -> Waiting:
     """The class that sets the step: the one that waits least, of equal ones that ends last; ties go to the first.
 
     Not simply the one that ends last: after the last collective a rank with a slow optimizer ends after one whose
-    large batch all others have waited for.
+    large batch all others have waited for. Of ranks of several roles, such as the stages of a pipeline, the one that
+    computes longest: all others wait for it in every micro-batch.
     """
+    if len({one.ranks.role for one in waiting}) > 1:
+        most_s = max(one.computes_s for one in waiting)
+        return next(one for one in waiting if one.computes_s >= most_s * (1 - _SAME))
     last_s, least_s = max(one.end_s for one in waiting), min(one.waits_s for one in waiting)
     return max((one for one in waiting if one.waits_s <= least_s + _SAME * last_s), key=lambda one: one.end_s)

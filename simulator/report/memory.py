@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.plan import COMPUTE_LANE, MEMORY_KINDS, Buffer, Plan, RankClass
+from simulator.plan import COMPUTE_LANE, MEMORY_KINDS, Buffer, RankClass
 from simulator.report.words import micro_batch_of, task_words
 from simulator.schedule import Floats
 from simulator.timeline import Span, Timeline
@@ -92,10 +92,10 @@ def memory_of(timeline: Timeline) -> Memory:
 
 def class_memory(timeline: Timeline, ranks: RankClass) -> Memory:
     """Memory of one rank of a class."""
-    plan, spans = timeline.plan, timeline.of_class(ranks.name)
-    changes = list(_changes(plan, spans, ranks))
+    spans, resident = timeline.of_class(ranks.name), timeline.plan.resident_by(ranks.name)
+    changes = list(_changes(spans, ranks, resident))
     deltas = np.zeros((len(changes) + 1, len(MEMORY_KINDS)))
-    for buffer in plan.resident:
+    for buffer in resident:
         deltas[0, MEMORY_KINDS.index(buffer.kind)] += buffer.size_bytes
     for number, change in enumerate(changes, start=1):
         deltas[number, MEMORY_KINDS.index(change.buffer.kind)] += change.sign * change.buffer.size_bytes
@@ -107,7 +107,7 @@ def class_memory(timeline: Timeline, ranks: RankClass) -> Memory:
         ranks=ranks.name, times_s=times, curve_bytes=curve, peak_s=float(times[top]), peak_at=peak_at,
         peak_words=_in_words(peak_at, spans),
         by_kind_bytes=MappingProxyType(dict(zip(MEMORY_KINDS, curve[top].tolist(), strict=True))),
-        holders=_holders(plan.resident, changes[:top]), pools_bytes=_pools_bytes(plan, changes),
+        holders=_holders(resident, changes[:top]), pools_bytes=_pools_bytes(spans, resident, changes),
     )  # fmt: skip
 
 
@@ -118,9 +118,9 @@ def _in_words(name: str, spans: Iterable[Span]) -> str:
     return task_words(tasks[name], len({micro_batch_of(task) for task in tasks.values()} - {None}))
 
 
-def _changes(plan: Plan, spans: Sequence[Span], ranks: RankClass) -> Iterator[_Change]:
+def _changes(spans: Sequence[Span], ranks: RankClass, resident: Iterable[Buffer]) -> Iterator[_Change]:
     """In time order; at one instant in the order of the spans, so that what ended before frees first."""
-    buffers = {buffer.name: buffer for buffer in _all_buffers(plan)}
+    buffers = {buffer.name: buffer for buffer in (*resident, *(b for span in spans for b in span.task.allocates))}
     found: list[tuple[float, int, int, _Change]] = []
     for number, span in enumerate(spans):
         for sign, names, time_s in (
@@ -131,12 +131,6 @@ def _changes(plan: Plan, spans: Sequence[Span], ranks: RankClass) -> Iterator[_C
                 for name in names
             ]
     yield from (change for *_, change in sorted(found, key=lambda entry: entry[:3]))
-
-
-def _all_buffers(plan: Plan) -> Iterator[Buffer]:
-    yield from plan.resident
-    for task in plan.tasks:
-        yield from task.allocates
 
 
 def _scaled(buffer: Buffer, ranks: RankClass) -> Buffer:
@@ -170,10 +164,10 @@ def _holder(kind: str, held: Sequence[Buffer]) -> Holder:
     )  # fmt: skip
 
 
-def _pools_bytes(plan: Plan, changes: Iterable[_Change]) -> float:
+def _pools_bytes(spans: Iterable[Span], resident: Iterable[Buffer], changes: Iterable[_Change]) -> float:
     """A stream's pool is as large as its tensors ever were; all pools, less the most that was ever alive at once."""
-    lanes = {task.name: task.lane for task in plan.tasks}
-    held = sum(buffer.size_bytes for buffer in plan.resident)
+    lanes = {span.task.name: span.task.lane for span in spans if span.task.allocates}
+    held = sum(buffer.size_bytes for buffer in resident)
     pools, most, alive, peak = {COMPUTE_LANE: held}, {COMPUTE_LANE: held}, held, held
     pool_of: dict[str, str] = {}
     for change in changes:

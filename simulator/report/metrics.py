@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from simulator.collectives.busbw import bus_factor
 from simulator.job import Job
-from simulator.plan import COMPUTE_LANE, Communicate
+from simulator.plan import Communicate
 from simulator.report.intervals import Interval, minus, total
-from simulator.report.lanes import Idle, Waiting, covered, host_lane, idle_of, launch_gaps, slowest, waiting_of
-from simulator.report.memory import Memory, memory_of
+from simulator.report.lanes import Idle, Waiting, slowest, waiting_of
+from simulator.report.memory import Memory, class_memory
+from simulator.report.rank_time import Breakdown, rank_times
+from simulator.report.stages import StageUse, layers_of_roles, stage_uses
 from simulator.strategies.sharding import computing_precision
 from simulator.timeline import Span, Timeline
 from simulator.training.flop import convention_for, model_flop_per_token, model_flop_utilisation
@@ -23,23 +25,10 @@ _HIDDEN = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Breakdown:
-    """Where the step of one rank goes; the parts add up to the step.
-
-    compute: forward, backward and copies beside them, as stretched by interference. exposed_comm: a collective runs
-    and no compute does. other: neither (``StepReport.idle`` says why). bubble: waiting for other pipeline stages.
-    """
-
-    compute: float
-    exposed_comm: float
-    bubble: float
-    optimizer: float
-    other: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveUse:
-    """One collective of the step, or ``count`` equal ones together. Times are sums over ``count``."""
+    """One collective of the step, or ``count`` equal ones together. Times are sums over ``count``; latency_s and
+    wire_bytes_per_rank are those of one.
+    """
 
     op: str
     axis: str
@@ -77,7 +66,7 @@ class StepReport:
 
     copies_s: the part of ``breakdown.compute`` in which gradients or weights are scaled or copied. idle: what
     ``breakdown.other`` is. waiting: how long ranks of each class wait for slower ones; all other times are those of
-    the class that sets the step.
+    the class that sets the step. memory: of the class whose peak is the highest. stages: of a pipeline, else empty.
     """
 
     title: str
@@ -106,6 +95,7 @@ class StepReport:
     memory: Memory
     idle: Idle
     waiting: tuple[Waiting, ...]
+    stages: tuple[StageUse, ...] = ()
 
     @property
     def exposed_share(self) -> float:
@@ -126,45 +116,35 @@ class StepReport:
 def measure(timeline: Timeline, startup: Timeline, job: Job) -> StepReport:
     """The report of a simulated step. ``startup`` is the timeline of what is sent once, before the first step."""
     waiting = waiting_of(timeline)
-    ranks = slowest(waiting).ranks
-    spans, issues = timeline.of_class(ranks.name), host_lane(timeline, ranks)
-    compute = [s for s in spans if s.task.lane == COMPUTE_LANE]
-    comm = [s for s in spans if isinstance(s.task, Communicate)]
-    busy, talking = covered(compute), covered(comm)
-    exposed, unissued = total(minus(talking, busy)), launch_gaps(compute, issues)
+    classes, first = timeline.plan.classes, slowest(waiting).ranks
+    staged = len(timeline.plan.roles) > 1
+    memories = {ranks.name: class_memory(timeline, ranks) for ranks in classes}
+    times = {time.ranks.name: time for time in rank_times(timeline, classes if staged else (first,))}
+    time = times[first.name]
     costs = list(timeline.costs.values())
     return StepReport(
         title=timeline.plan.title, step_time_s=timeline.end_s, startup_time_s=startup.end_s,
-        breakdown=_breakdown(compute, exposed, unissued, timeline.end_s),
-        copies_s=sum(s.duration_s - unissued.get(s.task.name, 0.0) for s in compute if s.task.kind == "copy"),
-        interference_s=_stretched([s for s in compute if s.task.name not in unissued], timeline.end_s),
-        comm_total_s=total(talking), comm_hidden_s=total(talking) - exposed,
+        breakdown=time.breakdown,
+        copies_s=sum(time.computing_s[s.task.name] for s in time.compute if s.task.kind == "copy"),
+        interference_s=_stretched([s for s in time.compute if s.task.name not in time.unissued_s], timeline.end_s),
+        comm_total_s=total(time.talking), comm_hidden_s=total(time.talking) - time.breakdown.exposed_comm,
         **_rates(timeline, job),
-        collectives=tuple(_collectives(comm, timeline, busy)),
+        collectives=tuple(_collectives(time.comm, timeline, time.busy)),
         links=_links(timeline), num_links=len(timeline.link_names),
-        ranks_simulated=len(timeline.plan.classes), ranks_total=job.num_ranks, events=timeline.events,
+        ranks_simulated=len(classes), ranks_total=job.num_ranks, events=timeline.events,
         fidelity=timeline.fidelity, handed_over=next((c.handed_over for c in costs if c.handed_over), ""),
-        memory=memory_of(timeline), idle=idle_of(spans, issues, timeline.end_s), waiting=waiting,
-    )  # fmt: skip
-
-
-def _breakdown(compute: Sequence[Span], exposed_s: float, unissued: Mapping[str, float], end_s: float) -> Breakdown:
-    """unissued: the part of compute tasks in which kernels were missing, which is no compute."""
-    seconds = {s.task.name: s.duration_s - unissued.get(s.task.name, 0.0) for s in compute}
-    optimizer = sum(seconds[s.task.name] for s in compute if s.task.kind == "optimizer")
-    working = sum(seconds.values()) - optimizer
-    return Breakdown(
-        compute=working, exposed_comm=exposed_s, bubble=0.0, optimizer=optimizer,
-        other=max(0.0, end_s - working - optimizer - exposed_s),
+        memory=max(memories.values(), key=lambda m: m.peak_bytes), idle=time.idle, waiting=waiting,
+        stages=stage_uses(tuple(times.values()), memories, layers_of_roles(timeline.plan, job)) if staged else (),
     )  # fmt: skip
 
 
 def _rates(timeline: Timeline, job: Job) -> dict[str, Any]:
-    """Tokens and FLOP per second. Ranks with more or fewer samples count with what they have."""
-    samples = sum(len(ranks.ranks) * ranks.work for ranks in timeline.plan.classes)
-    tokens = round(job.model.tokens * job.train.grad_accumulation * samples)
-    convention = convention_for(job.model, job.train.mfu)
-    per_token = model_flop_per_token(job.model, convention)
+    """Tokens and FLOP per second. Replicas with more or fewer samples count with what they have."""
+    replica = job.inputs.mesh.ranks_of_replica if job.inputs.mesh else 1
+    samples = sum(len(ranks.ranks) * ranks.work for ranks in timeline.plan.classes) / replica
+    tokens = round(job.whole.tokens * job.train.grad_accumulation * samples)
+    convention = convention_for(job.whole, job.train.mfu)
+    per_token = model_flop_per_token(job.whole, convention)
     rate = tokens / timeline.end_s
     dtype = computing_precision(job.inputs.precision, job.scenario.parallel).dtype
     peak = job.device.peak_flop_per_s(dtype) if job.device and per_token else None
@@ -183,7 +163,7 @@ def _stretched(compute: Iterable[Span], step_s: float) -> float:
 
 
 def _collectives(comm: Iterable[Span], timeline: Timeline, busy: Sequence[Interval]) -> Iterable[CollectiveUse]:
-    """One entry per collective of the step, in launch order."""
+    """One entry per collective of the step, or per task of several equal ones, in launch order."""
     for span in comm:
         task = span.task
         assert isinstance(task, Communicate)
@@ -191,11 +171,11 @@ def _collectives(comm: Iterable[Span], timeline: Timeline, busy: Sequence[Interv
         factor = bus_factor(task.op, cost.group_size)
         yield CollectiveUse(
             op=task.op, axis=task.axis, purpose=task.purpose, group_size=cost.group_size,
-            message_bytes=task.message_bytes, count=1, algorithm=cost.algorithm, protocol=cost.protocol,
+            message_bytes=task.message_bytes, count=task.repeat, algorithm=cost.algorithm, protocol=cost.protocol,
             fidelity=cost.fidelity,
             time_s=span.duration_s, exposed_s=total(minus([(span.start_s, span.end_s)], busy)),
-            latency_s=cost.latency_s, wire_bytes_per_rank=cost.sent_bytes_per_rank,
-            bus_bytes_per_s=task.message_bytes * factor / span.duration_s if span.duration_s else 0.0,
+            latency_s=cost.latency_s / task.repeat, wire_bytes_per_rank=cost.sent_bytes_per_rank / task.repeat,
+            bus_bytes_per_s=task.repeat * task.message_bytes * factor / span.duration_s if span.duration_s else 0.0,
         )  # fmt: skip
 
 

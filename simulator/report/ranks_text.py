@@ -20,7 +20,7 @@ def rank_notes(job: Job) -> Iterator[str]:
         )
     if len(works) > 1:
         unit = sample_words(job)
-        mean = job.micro_batch_of_all / job.num_ranks
+        mean = job.micro_batch_of_all * job.ranks_of_replica / job.num_ranks
         yield (
             f"Batches differ: {unit} count what each rank has, {mean:.4g} sequences of a micro-batch on average. "
             "Averaging over ranks weighs each rank alike: for the gradient of the whole batch, multiply each rank's "

@@ -10,6 +10,7 @@ from simulator.plan import MEMORY_KINDS
 from simulator.report.memory import thinned
 from simulator.report.metrics import StepReport, grouped
 from simulator.report.slack import SHARES, SOURCE, slack_of
+from simulator.report.stages import StageUse
 from simulator.report.verdict import Verdict, bound_sentence, memory_verdict, verdicts
 
 SCHEMA_VERSION = 1
@@ -42,14 +43,15 @@ def step_json(report: StepReport, job: Job, wall_s: float) -> dict[str, Any]:
         "tflops_per_gpu": report.tflops_per_gpu,
         "mfu": report.mfu,
         "mfu_definition": report.mfu_definition,
-        "num_parameters": job.model.num_parameters,
-        "num_active_parameters": job.model.num_active_parameters,
+        "num_parameters": job.whole.num_parameters,
+        "num_active_parameters": job.whole.num_active_parameters,
         "memory": _memory(report, job),
         "waiting": [
             {"ranks": w.ranks.name, "count": len(w.ranks.ranks), "speed": w.ranks.speed, "work": w.ranks.work,
              "end_s": w.end_s, "waits_s": w.waits_s}
             for w in report.waiting
         ],
+        **({"stages": [_stage(stage, job) for stage in report.stages]} if report.stages else {}),
         "bound": bound_sentence(report, job),
         "verdicts": judged,
         "collectives": [_use(use) for use in grouped(report.collectives)],
@@ -85,6 +87,16 @@ def _memory(report: StepReport, job: Job) -> dict[str, Any]:
             "times_s": times_s.tolist(),
             "by_kind_bytes": {kind: curve[:, i].tolist() for i, kind in enumerate(MEMORY_KINDS)},
         },
+    }  # fmt: skip
+
+
+def _stage(stage: StageUse, job: Job) -> dict[str, Any]:
+    """Times of one rank of the stage, which add up to the step, and its own peak."""
+    capacity = None if job.device is None else job.device.memory * job.scenario.limits.memory
+    return {
+        "ranks": stage.ranks.name, "count": len(stage.ranks.ranks), "layers": stage.layers, "parts": list(stage.parts),
+        "breakdown_s": asdict(stage.breakdown), "peak_bytes": stage.peak_bytes,
+        "fits": None if capacity is None else stage.peak_bytes <= capacity,
     }  # fmt: skip
 
 

@@ -15,7 +15,8 @@ from simulator.report.lanes import Waiting, slowest
 from simulator.report.metrics import CollectiveUse, StepReport, grouped
 from simulator.report.ranks_text import rank_notes
 from simulator.report.slack import slack_of
-from simulator.report.verdict import KIND_WORDS, Verdict, bound_sentence, verdicts
+from simulator.report.stages_text import stages_table
+from simulator.report.verdict import KIND_WORDS, Verdict, bound_sentence, peak_place, verdicts
 from simulator.report.words import purpose_words, sample_words
 from simulator.units import format_bandwidth, format_bytes, format_gib, format_percent, format_time
 
@@ -42,7 +43,7 @@ def step_text(
         yield from _changes(verdict)
     yield Text(bound_sentence(report, job), style="bold")
     yield from beside
-    if len(report.waiting) > 1:
+    if len(report.waiting) > len({waiting.ranks.role for waiting in report.waiting}):
         yield Text(_waiting(report))
     for note in rank_notes(job):
         yield Text(note)
@@ -52,6 +53,9 @@ def step_text(
     yield _rates(report, job)
     yield ""
     yield _memory(report, block)
+    if report.stages:
+        yield ""
+        yield stages_table(report, job)
     if report.collectives:
         yield ""
         yield _collectives(report)
@@ -136,7 +140,7 @@ def _rate(value: float) -> str:
 
 def _memory(report: StepReport, block: str) -> Table:
     memory, peak = report.memory, report.memory.peak_bytes
-    title = f"Memory, {format_gib(peak)} at {memory.peak_words}"
+    title = f"Memory, {format_gib(peak)} at {peak_place(report)}"
     table = _table("memory of one GPU", "bytes", "share", title=title)
     table.add_column("")
     table.add_column("of it")
@@ -178,7 +182,7 @@ def _collectives(report: StepReport) -> Table:
     several = len(report.axes) > 1
     table = _table(
         "collectives of the step", *(("axis",) if several else ()), "count", "each", "algorithm", "busbw", "time",
-        "exposed", title=f"Communication, {len(report.collectives)} collectives",
+        "exposed", title=f"Communication, {sum(use.count for use in report.collectives)} collectives",
     )  # fmt: skip
     most_exposed = sorted(uses, key=lambda use: -use.exposed_s)[:_MOST_COLLECTIVES]
     for use in uses:

@@ -182,6 +182,7 @@ def _collective_args(span: Span, task: Communicate, timeline: Timeline, busy: Se
     exposed_s = total(minus([(span.start_s, span.end_s)], busy))
     return {
         "collective": task.op, "algorithm": cost.algorithm, "bytes": round(task.message_bytes),
+        **({"repeat": task.repeat} if task.repeat > 1 else {}),
         "purpose": task.purpose, "exposed_us": us(ns(exposed_s)), "latency_us": us(ns(cost.latency_s)),
         "Process Group Name": task.axis, "Group size": cost.group_size, "steps": cost.num_steps,
         "sent_bytes_per_rank": round(cost.sent_bytes_per_rank), "fidelity": cost.fidelity,

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from simulator.plan import Communicate, Compute, Plan, kin_of
+from simulator.kin import kin_of
+from simulator.plan import Communicate, Compute, Plan
 from simulator.timeline import Span
 
 

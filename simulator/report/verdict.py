@@ -47,13 +47,18 @@ def memory_verdict(report: StepReport, job: Job) -> Verdict | None:
     peak = report.memory.peak_bytes
     limit = f"{format_gib(capacity)} of {job.device.title}"
     if peak <= capacity:
-        why = f"peak at {report.memory.peak_words}; {_room(report, capacity - peak)}"
+        why = f"peak at {peak_place(report)}; {_room(report, capacity - peak)}"
         return Verdict(what="memory", ok=True, value=format_gib(peak), limit=limit, why=why)
     advised = changes(report.memory, job, capacity)
     return Verdict(
         what="memory", ok=False, value=format_gib(peak), limit=limit, why=_why_not_fit(report, job, peak - capacity),
         changes=advised,
     )  # fmt: skip
+
+
+def peak_place(report: StepReport) -> str:
+    """When the peak is reached, and on which ranks where they have several roles."""
+    return report.memory.peak_words + (f" on {report.memory.ranks}" if report.stages else "")
 
 
 def _room(report: StepReport, free: float) -> str:
@@ -68,11 +73,11 @@ def _why_not_fit(report: StepReport, job: Job, over: float) -> str:
     kinds, peak = report.memory.by_kind_bytes, report.memory.peak_bytes
     large = sorted((kind for kind in kinds if kinds[kind] >= _NAMED * peak), key=lambda kind: -kinds[kind])
     held = ", ".join(f"{KIND_WORDS[kind]} {format_gib(kinds[kind])}" for kind in large)
-    sizes = whole_bytes(job, as_now=True) if job.num_ranks > 1 else {}
+    sizes = whole_bytes(job, as_now=True) if job.num_ranks > 1 and not job.inputs.mesh else {}
     whole = [kind for kind, size in sizes.items() if kinds[kind] >= size > 0]
     names = [KIND_WORDS[kind] for kind in whole]
     told = f"; all {' and '.join(names)} are whole on every GPU" if names else ""
-    return f"+{format_gib(over)} at {report.memory.peak_words}: {held}{told}"
+    return f"+{format_gib(over)} at {peak_place(report)}: {held}{told}"
 
 
 def verdicts(report: StepReport, job: Job) -> list[Verdict]:
@@ -131,6 +136,8 @@ def bound_sentence(report: StepReport, job: Job) -> str:
     parts = report.breakdown
     if report.idle.host_s > _MATTERS * report.step_time_s and report.idle.host_s > parts.exposed_comm:
         return _host_bound(report)
+    if parts.bubble > _MATTERS * report.step_time_s and parts.bubble > parts.exposed_comm:
+        return _bubble_bound(report)
     if report.exposed_share < _MATTERS or parts.exposed_comm < parts.compute * _MATTERS:
         return _compute_bound(report, cause=job.scenario.limits.exposed is None)
     share = f"{format_percent(report.exposed_share)} of the step waits for communication"
@@ -140,8 +147,10 @@ def bound_sentence(report: StepReport, job: Job) -> str:
     waits_s = _waits_of_the_slowest(report)
     if waits_s > report.breakdown.exposed_comm / 2:
         return f"Slower ranks bound the step: {share}, {format_time(waits_s, 3)} of it for ranks that come later."
-    if sum(use.latency_s for use in report.collectives) > report.comm_total_s / 2:
-        small = f"{len(report.collectives)} collectives whose latency, not their bytes, takes the time"
+    if sum(use.latency_s * use.count for use in report.collectives) > report.comm_total_s / 2:
+        small = (
+            f"{sum(use.count for use in report.collectives)} collectives whose latency, not their bytes, takes the time"
+        )
         return f"Latency bounds the step: {share}, in {small}; fewer, larger messages would help."
     name, rate = _slowest_link(report)
     verb = "Communication bounds the step" if parts.exposed_comm > parts.compute else "Communication is partly exposed"
@@ -153,6 +162,8 @@ def picture_finding(report: StepReport) -> str:
     worst, idle_s = _worst(report), report.idle.host_s
     if idle_s > _MATTERS * report.step_time_s and idle_s > report.breakdown.exposed_comm:
         waits = f"{format_percent(idle_s / report.step_time_s)} of it waits for the host thread"
+    elif report.breakdown.bubble > max(_MATTERS * report.step_time_s, report.breakdown.exposed_comm):
+        waits = f"{format_percent(report.breakdown.bubble / report.step_time_s)} of it waits for other stages"
     elif worst is None:
         waits = "a single rank communicates nothing"
     elif not worst.exposed_s:
@@ -170,6 +181,15 @@ def _host_bound(report: StepReport) -> str:
     return (
         f"The host thread bounds the step: for {share} of it the GPU waits for kernels that are not issued yet; larger "
         "kernels, fewer of them (a compiler, CUDA graphs) or a faster CPU would help."
+    )
+
+
+def _bubble_bound(report: StepReport) -> str:
+    first = slowest(report.waiting).ranks.name
+    return (
+        f"The pipeline's bubble bounds the step: {first}, which computes longest, waits for other stages for "
+        f"{format_percent(report.breakdown.bubble / report.step_time_s)} of it; more micro-batches "
+        "(train.grad_accumulation) or a schedule with a smaller bubble (parallel.schedule) would help."
     )
 
 

@@ -83,7 +83,7 @@ def purpose_words(name: str) -> str:
 
 def sample_words(job: Job) -> str:
     """What a batch consists of."""
-    return "tokens" if job.model.seq_len > 1 else "samples"
+    return "tokens" if job.whole.seq_len > 1 else "samples"
 
 
 def rate_words(value: float) -> str:

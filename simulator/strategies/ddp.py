@@ -36,6 +36,7 @@ from simulator.strategies.buckets import Bucket, ReadyTensor, assign, by_registr
 from simulator.strategies.ddp_broadcasts import AXIS as AXIS
 from simulator.strategies.ddp_broadcasts import broadcast_buffers, of_micro
 from simulator.strategies.ddp_broadcasts import startup as startup
+from simulator.strategies.resident import resident_states
 from simulator.strategies.step import (
     Draft,
     StepInputs,
@@ -49,7 +50,6 @@ from simulator.strategies.step import (
     gradient_name,
     gradient_names,
     optimizer,
-    resident_states,
     without_sync,
 )
 from simulator.training.operations import num_elements

@@ -21,6 +21,7 @@ from dataclasses import replace
 from simulator.plan import Buffer, Communicate, Compute, Task
 from simulator.strategies.deepspeed_buckets import by_operation
 from simulator.strategies.deepspeed_reduction import AXIS, Reduction, Zero, host_waits
+from simulator.strategies.resident import resident_states
 from simulator.strategies.step import (
     Draft,
     StepInputs,
@@ -33,7 +34,6 @@ from simulator.strategies.step import (
     forward_of,
     gradient_names,
     optimizer,
-    resident_states,
     without_sync,
 )
 from simulator.training.operations import num_elements

@@ -25,6 +25,7 @@ from simulator.strategies.deepspeed_buckets import Bucket, Share
 from simulator.strategies.deepspeed_fetch import persistent
 from simulator.strategies.deepspeed_gathers import ONGOING, Gathers, Zero3
 from simulator.strategies.deepspeed_reduction import AXIS, host_waits
+from simulator.strategies.resident import resident_states
 from simulator.strategies.step import (
     Draft,
     StepInputs,
@@ -32,7 +33,6 @@ from simulator.strategies.step import (
     collective,
     copy,
     forward_of,
-    resident_states,
 )
 from simulator.training.operations import num_elements
 

@@ -29,6 +29,7 @@ from simulator.errors import ScenarioError
 from simulator.parallel_spec import Parallel
 from simulator.plan import Buffer, Compute, Task
 from simulator.strategies.ddp import AXIS
+from simulator.strategies.resident import resident_states
 from simulator.strategies.step import (
     Draft,
     StepInputs,
@@ -39,7 +40,6 @@ from simulator.strategies.step import (
     forward,
     norm_of,
     optimizer,
-    resident_states,
     scale_of,
     without_sync,
 )

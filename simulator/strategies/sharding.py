@@ -10,7 +10,8 @@ from simulator.errors import ScenarioError
 from simulator.parallel_spec import Parallel
 from simulator.plan import COMPUTE_LANE, Buffer, Communicate, Compute, Task, one_at_a_time
 from simulator.rank_classes import ALL_RANKS
-from simulator.strategies.step import Draft, Groups, StepInputs, resident_states
+from simulator.strategies.resident import resident_states
+from simulator.strategies.step import Draft, Groups, StepInputs
 from simulator.strategies.units import Unit, sharded_units
 from simulator.training.operations import Operation, TrainingModel
 from simulator.training.precision import Precision
@@ -82,7 +83,7 @@ def sharding(inputs: StepInputs, *, flat: bool) -> Sharding:
     parts = {size for size in reshard if not isinstance(size, bool)}
     if parts:
         size = parts.pop()
-        axes[RESHARD] = tuple(tuple(range(i, i + size)) for i in range(0, inputs.num_ranks, size))
+        axes[RESHARD] = parts_of(inputs.everyone, size)
     precision, parallel = inputs.precision, inputs.parallel
     autocast = precision.cached_weight_bytes > 0
     gather = precision.compute_bytes if autocast else precision.param_bytes
@@ -116,9 +117,14 @@ def _axes(inputs: StepInputs) -> Iterator[tuple[str, Groups]]:
         origin = "" if parallel.shard_size else " (when left out the ranks of a node, 1 where nodes differ)"
         raise ScenarioError(f"parallel.shard_size: {size}{origin} must be at least 2 and divide the {ranks} ranks; "
                             f"accepted: {accepted}")  # fmt: skip
-    yield SHARD, tuple(tuple(range(first, first + size)) for first in range(0, ranks, size))
+    yield SHARD, parts_of(inputs.everyone, size)
     if size < ranks:
-        yield REPLICATE, tuple(tuple(range(first, ranks, size)) for first in range(size))
+        yield REPLICATE, tuple(group[first::size] for group in inputs.everyone for first in range(size))
+
+
+def parts_of(groups: Groups, size: int) -> Groups:
+    """Each group cut into neighbours."""
+    return tuple(group[first : first + size] for group in groups for first in range(0, len(group), size))
 
 
 def _reshard(inputs: StepInputs, units: Sequence[Unit], ranks: int) -> tuple[bool | int, ...]:

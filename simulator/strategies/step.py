@@ -6,27 +6,29 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from simulator.mesh import Mesh
 from simulator.parallel_spec import Parallel
 from simulator.plan import Buffer, Communicate, Compute, Task
 from simulator.rank_classes import ALL_RANKS
 from simulator.training.operations import Operation, TrainingModel, num_elements
-from simulator.training.precision import Precision, optimizer_state_bytes
+from simulator.training.precision import Precision
 
 Groups = tuple[tuple[int, ...], ...]
-#: Memory of each NCCL communicator after the first: 544 MB on 2 GPUs, 688 MB on 4 A100 (NVIDIA/nccl issue 964).
-FURTHER_COMMUNICATOR_BYTES = 616e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
     """What a strategy lays out. axes: groups of ranks by name. resident: memory held before the first task.
 
-    Every task runs on the class ALL_RANKS; the planner puts the classes of equal ranks in its place.
+    Every task runs on the class ALL_RANKS, or on roles where ranks have unlike ones (``roles``, one for each rank, with
+    memory of their own in ``resident_of``); the planner puts the classes of equal ranks in their place.
     """
 
     tasks: tuple[Task, ...]
     axes: Mapping[str, Groups] = field(default_factory=dict)
     resident: tuple[Buffer, ...] = ()
+    roles: tuple[str, ...] = ()
+    resident_of: Mapping[str, tuple[Buffer, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,10 @@ class StepInputs:
     optimizer_s: of a step over all parameters of the model on one rank; ``launch_s`` of it is per call.
     copy_bytes_per_s: rate at which gradients are scaled or copied (memory traffic); inf when copies are free.
     precision: bytes per element of weights, gradients and what is sent. optimizer: one of ``precision.MOMENTS``.
+    num_ranks: ranks of data parallelism, which reduce gradients together. mesh: where all ranks of the job stand; None
+    where data parallelism has them all. reduces_over: axes of it over which gradients are reduced; mirrored:
+    together with the ranks at the mirrored place of the pipeline, which hold the same layers (DualPipe). weight_grad_s:
+    the part of each backward that makes gradients of weights.
     node_size: ranks in a node. streams: whether the device runs apart from the host, so that a call to a collective
     returns before it is done; on a CPU it does not.
     context_bytes, communicator_bytes: device memory that no tensor shows.
@@ -60,6 +66,10 @@ class StepInputs:
     forward_s: tuple[float, ...]
     backward_s: tuple[float, ...]
     num_ranks: int
+    mesh: Mesh | None = None
+    reduces_over: tuple[str, ...] = ("dp", "cp")
+    mirrored: bool = False
+    weight_grad_s: tuple[float, ...] = ()
     optimizer_s: float = 0.0
     optimizer: str = "adamw"
     copy_bytes_per_s: float = float("inf")
@@ -79,8 +89,16 @@ class StepInputs:
 
     @property
     def everyone(self) -> Groups:
-        """One group of all ranks."""
-        return (tuple(range(self.num_ranks)),)
+        """The groups that reduce gradients together: one of all ranks where nothing but data is parallel."""
+        if self.mesh is None:
+            return (tuple(range(self.num_ranks)),)
+        groups = self.mesh.groups(*self.reduces_over)
+        return self.mesh.with_mirrored(groups) if self.mirrored else groups
+
+    @property
+    def world_size(self) -> int:
+        """All ranks of the job."""
+        return self.mesh.num_ranks if self.mesh else self.num_ranks
 
     def copy_s(self, size_bytes: float) -> float:
         """Seconds of a kernel that reads and writes ``size_bytes``."""
@@ -278,21 +296,3 @@ def clipped(inputs: StepInputs, *, after: tuple[str, ...] = ()) -> Iterator[Comp
 def names(tasks: Iterable[Task]) -> tuple[str, ...]:
     """Names of the collectives among the tasks: what has to be over before gradients are used."""
     return tuple(task.name for task in tasks if isinstance(task, Communicate))
-
-
-def resident_states(
-    inputs: StepInputs, *, params: float = 1.0, optimizer_share: float = 1.0, communicators: int = 1
-) -> tuple[Buffer, ...]:  # fmt: skip
-    """Weights, optimizer states, the model's buffers and what no tensor shows. Shares are of all parameters."""
-    count = float(inputs.model.num_parameters)
-    states = optimizer_state_bytes(inputs.precision, inputs.optimizer)
-    more = max(0, communicators - 1) * FURTHER_COMMUNICATOR_BYTES if inputs.communicator_bytes else 0.0
-    communicator = inputs.communicator_bytes + more if inputs.num_ranks > 1 else 0.0
-    held = (
-        Buffer(name="weights", kind="params", size_bytes=params * count * inputs.precision.param_bytes),
-        Buffer(name="optimizer states", kind="optimizer", size_bytes=optimizer_share * count * states),
-        Buffer(name="buffers of the model", kind="buffers", size_bytes=inputs.model.buffer_bytes),
-        Buffer(name="context", kind="workspace", size_bytes=inputs.context_bytes),
-        Buffer(name="communicator", kind="workspace", size_bytes=communicator),
-    )
-    return tuple(buffer for buffer in held if buffer.size_bytes)

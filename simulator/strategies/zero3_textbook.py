@@ -27,7 +27,8 @@ from simulator.parallel_spec import Parallel
 from simulator.plan import Buffer, Communicate, Compute, Task
 from simulator.strategies.ddp import AXIS
 from simulator.strategies.pieces import Piece, cut, total_padded
-from simulator.strategies.step import Draft, StepInputs, backward_of, collective, forward_of, resident_states
+from simulator.strategies.resident import resident_states
+from simulator.strategies.step import Draft, StepInputs, backward_of, collective, forward_of
 from simulator.strategies.zero_textbook import alone, average, of_micro, reduce_piece, shard_step, whole_gradient
 
 

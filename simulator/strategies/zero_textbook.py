@@ -25,6 +25,7 @@ from collections.abc import Iterable, Iterator
 from simulator.plan import Buffer, Task
 from simulator.strategies.ddp import AXIS
 from simulator.strategies.pieces import Piece, cut, total_padded
+from simulator.strategies.resident import resident_states
 from simulator.strategies.step import (
     Draft,
     StepInputs,
@@ -40,7 +41,6 @@ from simulator.strategies.step import (
     names,
     norm_of,
     optimizer,
-    resident_states,
     scale_of,
     without_sync,
 )

@@ -24,7 +24,8 @@ class Experts:
 
     shared_size: width of the MLP that every token passes besides (0: none), all shared experts together; shared_gate:
     whether a gate scales its output. dense_layers: the layers that have a plain MLP instead. router: False leaves out
-    the router and what moves tokens, which one lone expert does not need.
+    the router and what moves tokens, which one lone expert does not need. routed: how many experts the router scores,
+    where a rank holds ``count`` of them; the same when 0.
     """
 
     count: int
@@ -34,6 +35,7 @@ class Experts:
     shared_gate: bool = False
     dense_layers: frozenset[int] = frozenset()
     router: bool = True
+    routed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +128,8 @@ def sizes(arch: Architecture) -> dict[str, int]:
         "kv_rank": latent.kv_rank if latent else 0, "kv_rank_rope": latent.kv_rank + rope if latent else 0,
         "kv_up": kv_up if latent else 0,
         "mlp": arch.intermediate_size, "gate_up": 2 * arch.intermediate_size,
-        "experts": experts.count if experts else 0, "routed": experts.count if experts and experts.router else 0,
+        "experts": experts.count if experts else 0,
+        "routed": (experts.routed or experts.count) if experts and experts.router else 0,
         "expert": experts.intermediate_size if experts else 0,
         "expert_gate_up": 2 * experts.intermediate_size if experts else 0,
         "shared": experts.shared_size if experts else 0,
@@ -255,7 +258,7 @@ def num_inactive_parameters(arch: Architecture) -> int:
     parts = block_tensors(arch, sparse)
     one = num_elements(parts["experts_up"] + parts["experts_down"]) // experts.count
     layers = sum(arch.experts_of(layer) is not None for layer in range(arch.num_layers))
-    return layers * (experts.count - experts.top_k) * one
+    return layers * max(0, experts.count - experts.top_k) * one
 
 
 def num_active_parameters(arch: Architecture) -> int:

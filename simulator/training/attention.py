@@ -1,9 +1,9 @@
 """Attention of one block as operations: what makes q, k and v, the core, the output.
 
-Symbols as in ``training.transformer``; q and k have heads of size d, values of size d' (the same but in latent
-attention). The core's arithmetic in full is ``2 T s a (d + d')``; a fused causal kernel computes half of it, or with a
-window of w < s keys ``w - w^2 / (2 s)`` of the s keys of each query, and backward adds the scores again: ``3 d + 2 d'``
-for each ``d + d'``.
+Context parallelism is in ``training.context``. Symbols as in ``training.transformer``; q and k have heads of size d,
+values of size d' (the same but in latent attention). The core's arithmetic in full is ``2 T s a (d + d')``; a fused
+causal kernel computes half of it, or with a window of w < s keys ``w - w^2 / (2 s)`` of the s keys of each query, and
+backward adds the scores again: ``3 d + 2 d'`` for each ``d + d'``.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from simulator.training import elementwise
 from simulator.training.architecture import Architecture, Tensors
 from simulator.training.batch import Batch
+from simulator.training.context import over_ranks
 from simulator.training.elementwise import Cost
 from simulator.training.kernels import Matrices, branch_norm, elements_op, inputs_kept, products
 from simulator.training.operations import Operation
@@ -42,7 +43,7 @@ def attention_operations(
     operations = _inputs(arch, batch, name, parts, matrices)
     if arch.layout.rotary:
         operations.append(_latent_rotary(arch, batch, name) if arch.latent else _rotary(arch, batch, name))
-    core = _core(arch, batch, layer, parts.get("sinks", ()))
+    core = over_ranks(_core(arch, batch, layer, parts.get("sinks", ())), arch, batch, arch.window_of(layer))
     if batch.recompute == "selective":
         core = recomputed_attention(core, _qkv_bytes(arch, batch))
     saved = float(batch.tokens * batch.precision.compute_bytes * arch.attended_size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulator.training.precision import Precision
+from simulator.training.shards import WHOLE, Shards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,7 +13,7 @@ class Batch:
     """One micro-batch on one rank: its size, and how it is computed.
 
     ``attention`` is 'eager' or a fused kernel ('flash', 'flash-1', 'flash-3'); ``kernels`` one of
-    ``elementwise.KERNELS``; ``recompute`` one of ``recompute.MODES``.
+    ``elementwise.KERNELS``; ``recompute`` one of ``recompute.MODES``. ``shards`` is the rank's part of the model.
     """
 
     seq_len: int
@@ -21,11 +22,12 @@ class Batch:
     attention: str
     kernels: str = "eager"
     recompute: str = "none"
+    shards: Shards = WHOLE
 
     @property
     def tokens(self) -> int:
-        """Tokens in the micro-batch."""
-        return self.seq_len * self.micro_batch
+        """Tokens of the micro-batch on one rank: each rank of cp has its part of every sequence."""
+        return self.seq_len * self.micro_batch // self.shards.cp
 
     @property
     def fused(self) -> bool:

@@ -134,6 +134,23 @@ def operation_time(operation: Operation, device: DeviceSpec, precision: Precisio
     )
 
 
+def weight_gradient_time_s(operation: Operation, device: DeviceSpec, precision: Precision) -> float:
+    """The part of an operation's backward that makes gradients of weights, s: what zero-bubble schedules put off, and
+    what gradients of inputs are sent beside. Of a product with weights ``(n, m, k)`` of its two; all of an embedding's.
+    """
+    if not operation.parameters:
+        return 0.0
+    backward_s = operation_time(replace(operation, replayed=()), device, precision)[1]
+    if operation.kind == "embedding":
+        return backward_s
+    if not operation.gemm:
+        return 0.0
+    shapes, groups = _of_groups(operation)
+    arithmetic_s = _matmul_s(tuple((n, k, m) for m, n, k in shapes), device, precision.dtype, groups)
+    traffic_s = operation.backward_bytes / 2 / memory_rate_bytes_per_s(device)
+    return min(backward_s, max(arithmetic_s, traffic_s) + len(shapes) * device.efficiency.launch)
+
+
 def optimizer_time_s(num_parameters: float, device: DeviceSpec, precision: Precision, optimizer: str) -> float:
     """Seconds of a fused optimizer step over ``num_parameters`` held by this rank: bound by memory traffic."""
     traffic = num_parameters * optimizer_traffic_bytes(precision, optimizer)

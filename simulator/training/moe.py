@@ -1,4 +1,4 @@
-"""A layer of routed experts as operations, dropless and balanced, as one rank without expert parallelism runs it.
+"""A layer of routed experts as operations, as one rank runs it; expert parallelism is in ``training.experts``.
 
 Symbols: T tokens, h hidden size, E experts of width f, k chosen for each token, e bytes per activation. The router
 scores every expert (``T x E`` logits); each token's row is copied k times, sorted by expert; two grouped products run
@@ -7,9 +7,9 @@ Arithmetic beside the router's: ``6 T k h f`` forward. Kept: ``T k (4 f + 2 h) e
 width keeps ``T (4 k f + h) e``. What is computed is that of Hugging Face's ``grouped_mm_experts_forward``
 (transformers 5, integrations/moe.py); MegaBlocks, arXiv:2211.15841, has the grouped products.
 
-Limits: routing is balanced: with one that is not, tiles at the edges of experts waste more. Nothing is dropped or
-padded; losses of the router are left out; group-limited routing (DeepSeek) costs as plain top-k does. Autocast casts
-the experts' matrices here, as mixed precision of FSDP does; plain ``torch.autocast`` leaves grouped products in fp32.
+Limits: the experts of one rank have equal rows: where they have not, tiles at the edges waste more. Losses of
+the router are left out; group-limited routing (DeepSeek) costs as plain top-k does. Autocast casts the experts'
+matrices here, as mixed precision of FSDP does; plain ``torch.autocast`` leaves grouped products in fp32.
 Code that runs one expert after another, or separate products on a few streams, is slower: on a B200, with 130 to 500
 rows an expert, measured products took 1.5 to 2.5 times as long as ours (SimuMax, Transformer Engine; with 1,000 rows
 and more the median error is 9 %, on an A100 5 %, ``tests/test_compute.py``).
@@ -22,8 +22,10 @@ from dataclasses import replace
 from simulator.training import elementwise
 from simulator.training.architecture import Architecture, Experts, Tensors
 from simulator.training.batch import Batch
+from simulator.training.experts import busiest_load, with_exchanges
 from simulator.training.kernels import Matrices, activation, elements_op, expert_products, inputs_kept, products
 from simulator.training.operations import Operation
+from simulator.training.tensor import share_of_sequence
 
 ROUTER_INDEX_BYTES = 24.0
 """Kept of each of a token's k choices: its place among the sorted rows and its expert (8 bytes each, int64), and its
@@ -36,14 +38,29 @@ def expert_operations(
     """What stands in place of a dense MLP: router, routed experts, shared experts."""
     experts, name = arch.experts_of(layer), f"layers.{layer}"
     assert experts is not None
+    whole, batch = batch, own_tokens(batch)
     routed = _routed(arch, batch, experts, name, parts, matrices)
     if experts.router:
         readers = len(matrices["router"]) + len(matrices.get("shared_up", ())) + len(matrices.get("shared_gate", ()))
         kept = inputs_kept(batch, arch.hidden_size, readers)
         router = _router(arch, batch, experts, name, parts["router"], matrices["router"], kept)
         head = [router, _dispatch(arch, batch, name)]
-        routed = [*head, *routed, _combine(arch, batch, experts, name)]
-    return routed + (_shared(arch, batch, experts, name, parts, matrices) if experts.shared_size else [])
+        routed = with_exchanges([*head, *routed, _combine(arch, batch, experts, name)], arch, batch)
+    return routed + (_shared(arch, whole, experts, name, parts, matrices) if experts.shared_size else [])
+
+
+def own_tokens(batch: Batch) -> Batch:
+    """The tokens that a rank routes: under sequence parallelism each rank of tp has its part."""
+    parts = share_of_sequence(batch)
+    return replace(batch, seq_len=batch.seq_len // parts) if parts > 1 else batch
+
+
+def _rows(batch: Batch, experts: Experts) -> int:
+    """Rows of all experts of the rank: as many as its tokens choose, where all ranks have equally many; with uneven
+    loads those of the busiest rank. Experts cut over etp see the rows of all ranks that share them.
+    """
+    load = busiest_load(experts.routed or experts.count, batch.shards)
+    return max(1, round(batch.tokens * experts.top_k * batch.shards.etp * load))
 
 
 def _routed(
@@ -51,7 +68,7 @@ def _routed(
     matrices: dict[str, Matrices],
 ) -> list[Operation]:  # fmt: skip
     """The two grouped products and the activation between them."""
-    rows, e = batch.tokens * experts.top_k, batch.precision.compute_bytes
+    rows, e = _rows(batch, experts), batch.precision.compute_bytes
     into_up = rows * arch.hidden_size * elementwise.linear_kept_bytes(batch.precision, readers=1, fused=batch.fused)
     into_down = float(rows * experts.intermediate_size * e)
     up, down = (
@@ -80,7 +97,7 @@ def _router(
     e, hidden = batch.precision.compute_bytes, float(batch.tokens * arch.hidden_size)
     widened = hidden * (4 + e) if arch.layout.wide_router and e < 4 else 0.0
     scored = products(f"{name}.mlp.router", name, parameters, matrices, batch, saved=0.0)
-    logits = float(batch.tokens * experts.count)
+    logits = float(batch.tokens * (experts.routed or experts.count))
     cost = elementwise.routing(batch.precision, fused=batch.fused)
     indices = ROUTER_INDEX_BYTES * batch.tokens * experts.top_k
     return replace(

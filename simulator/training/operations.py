@@ -46,6 +46,30 @@ class BufferTensor:
         return float(self.numel * BUFFER_BYTES[self.dtype])
 
 
+#: When an exchange takes place. 'before' and 'after' keep the compute stream waiting; 'beside' runs while the forward,
+#: or the half of the backward that makes the gradient of the input or of the weights, does; what follows needs both.
+MOMENTS_OF_EXCHANGES = (
+    "before forward", "beside forward", "after forward", "before backward", "beside input", "beside weights",
+    "after backward",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """What an operation sends between the ranks that share the model, once for each micro-batch.
+
+    axis: tp, cp, ep, etp. op, size_bytes: the collective, and its size as nccl-tests counts it. when: one of
+    ``MOMENTS_OF_EXCHANGES``. purpose: what the bytes are, in words for reports. count: how many equal ones in a row.
+    """
+
+    axis: str
+    op: str
+    size_bytes: float
+    when: str
+    purpose: str
+    count: int = 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
     """One thing a compute stream runs, for one micro-batch on one rank.
@@ -60,7 +84,8 @@ class Operation:
     and replace the roofline. ``saved_bytes`` stays allocated until backward. ``attention`` names the fused kernel
     of an attention operation. ``replayed`` are operations whose forward, or what is left of it, is run again just
     before this one's backward (activation checkpointing): their forward costs what running them again does, their
-    ``saved_bytes`` is what that brings back; ``backward_flop`` does not count it.
+    ``saved_bytes`` is what that brings back; ``backward_flop`` does not count it. ``exchanges`` are what it sends
+    to the ranks that share the model with this one. ``output_bytes`` is what the next stage of a pipeline is sent.
     """
 
     name: str
@@ -84,6 +109,8 @@ class Operation:
     seq_len: int = 0
     attention: str = "flash"
     replayed: tuple[Operation, ...] = ()
+    exchanges: tuple[Exchange, ...] = ()
+    output_bytes: float = 0.0
 
 
 #: Bytes per element of the types that buffers have.

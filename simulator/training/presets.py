@@ -20,6 +20,7 @@ from simulator.training.images import lecture_mlp, resnet18
 from simulator.training.measured import MeasuredLayer, measured_model
 from simulator.training.operations import TrainingModel
 from simulator.training.precision import Precision, precision_named
+from simulator.training.shards import WHOLE, Shards
 from simulator.training.transformer import transformer
 
 BUILDERS: dict[str, Callable[..., TrainingModel]] = {"lecture-mlp": lecture_mlp, "resnet-18": resnet18}
@@ -40,18 +41,19 @@ def model_precision(spec: ModelSpec, name: str) -> Precision:
 
 def build_model(
     spec: ModelSpec, *, seq_len: int, micro_batch: int, precision: str | Precision, attention: str,
-    kernels: str = "eager", recompute: str = "none", base_dir: Path | None = None,
+    kernels: str = "eager", recompute: str = "none", base_dir: Path | None = None, shards: Shards = WHOLE,
 ) -> TrainingModel:  # fmt: skip
     """The operations of one micro-batch of ``micro_batch`` sequences of ``seq_len`` tokens on one rank.
 
     ``precision`` is a key of ``PRECISIONS`` or what a strategy makes of one, ``attention`` 'eager' or a fused kernel
     ('flash', 'flash-1', 'flash-3'), ``kernels`` one of ``elementwise.KERNELS``, ``recompute`` one of
     ``recompute.MODES``; measured layers, image models and the lecture's MLP know none of the three. ``base_dir`` is
-    where a relative ``hf`` path starts. Raises ScenarioError or UnsupportedError for a model we cannot build.
+    where a relative ``hf`` path starts. ``shards``: which part of a transformer the rank holds; measured layers are
+    those of one rank already. Raises ScenarioError or UnsupportedError for a model we cannot build.
     """
     batch = Batch(
         seq_len=seq_len, micro_batch=micro_batch, attention=attention, kernels=kernels, recompute=recompute,
-        precision=precision_named(precision) if isinstance(precision, str) else precision,
+        shards=shards, precision=precision_named(precision) if isinstance(precision, str) else precision,
     )  # fmt: skip
     if isinstance(spec, LayersModel):
         return _from_layers(spec, batch)

@@ -93,9 +93,11 @@ def _is_plain(operation: Operation) -> bool:
 def _run_again(operation: Operation, kept: tuple[float, ...], *, is_last: bool) -> Operation:
     """Nothing of a fused attention kernel, nor of a product at the very end: the replay stops at its inputs."""
     if operation.kind == "attention":
+        # its inputs are exchanged anew where the kernel keeps them exchanged; a ring or a gather is its backward's own
         return replace(
-            operation, kind="elementwise", forward_flop=0.0, backward_flop=0.0, forward_bytes=0.0, forward_kernels=0
-        )
+            operation, kind="elementwise", forward_flop=0.0, backward_flop=0.0, forward_bytes=0.0, forward_kernels=0,
+            elementwise_forward_bytes=0.0, exchanges=tuple(e for e in operation.exchanges if e.op == "all_to_all"),
+        )  # fmt: skip
     left = tuple(shape for shape, held in zip(operation.gemm, kept, strict=True) if not held and not is_last)
     return operation if left == operation.gemm else _of_products(operation, left)
 

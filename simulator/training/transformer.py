@@ -27,11 +27,14 @@ which all blocks share, and norms' statistics, 4 or 8 bytes a token, are left ou
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from simulator.training import architecture as shapes
 from simulator.training import elementwise
 from simulator.training.architecture import Architecture, Tensors
 from simulator.training.attention import attention_operations, returned
 from simulator.training.batch import Batch
+from simulator.training.context import check_sequence
 from simulator.training.kernels import (
     Matrices,
     activation,
@@ -44,16 +47,22 @@ from simulator.training.kernels import (
 from simulator.training.moe import expert_operations
 from simulator.training.operations import Operation, TrainingModel, num_elements
 from simulator.training.recompute import recomputed_block, recomputed_cheap, replayed_bytes
+from simulator.training.tensor import exchanging, local, sent_on_bytes
 
 
 def transformer(arch: Architecture, batch: Batch) -> TrainingModel:
-    """The whole model in forward order: embedding, blocks, final norm, head, loss."""
-    operations = _embedding(arch, batch)
+    """The whole model in forward order: embedding, blocks, final norm, head, loss; of it the part that one rank of
+    tensor, context and expert parallelism has (``batch.shards``).
+    """
+    arch = local(arch, batch.shards)
+    check_sequence(arch, batch)
+    passed_on = sent_on_bytes(arch, batch)
+    operations = _sends(exchanging(_embedding(arch, batch), arch, batch), passed_on)
     for layer in range(arch.num_layers):
-        operations.extend(_checkpointed(_block(arch, batch, layer), arch, batch))
-    operations.append(stream_norm("norm", "head", shapes.final_norm_tensors(arch), arch, batch, readers=1))
-    operations.append(_head(arch, batch))
-    operations.append(_loss(arch, batch))
+        block = exchanging(_block(arch, batch, layer), arch, batch)
+        operations.extend(_sends(_checkpointed(block, arch, batch), passed_on))
+    norm = stream_norm("norm", "head", shapes.final_norm_tensors(arch), arch, batch, readers=1)
+    operations += exchanging([norm, _head(arch, batch), _loss(arch, batch)], arch, batch)
     tied = (("lm_head", shapes.embedding_tensors(arch)[0].name),) if arch.tie_word_embeddings else ()
     return TrainingModel(
         name=arch.name, operations=tuple(operations), parameters=shapes.parameter_tensors(arch), tied=tied,
@@ -74,13 +83,18 @@ def _attention_span(arch: Architecture, batch: Batch) -> float:
 
 def _checkpointed(block: list[Operation], arch: Architecture, batch: Batch) -> list[Operation]:
     """The block as activation checkpointing runs it; ``selective`` has seen to its attention already."""
-    stream = float(batch.tokens * arch.hidden_size * elementwise.stream_bytes(batch.precision))
+    stream = sent_on_bytes(arch, batch)
     if batch.recompute == "full":
         return recomputed_block(block, stream)
     if batch.recompute != "selective-op":
         return block
     e, core = batch.precision.compute_bytes, returned(arch, batch)
     return recomputed_cheap(block, stream, core, element_bytes=e, fused=batch.fused)
+
+
+def _sends(operations: list[Operation], size_bytes: float) -> list[Operation]:
+    """The residual stream leaves the last of them: what a stage that ends there sends on."""
+    return [*operations[:-1], replace(operations[-1], output_bytes=size_bytes)]
 
 
 def _embedding(arch: Architecture, batch: Batch) -> list[Operation]:

@@ -17,7 +17,7 @@ from simulator.tuning.latency import INDEX, Steps, latency_s
 from simulator.tuning.shape import Shape
 
 #: Operations made of sends and receives, one per peer: the library has no algorithm and no cost model for them.
-POINT_TO_POINT = frozenset({"all_to_all", "gather", "scatter", "send_recv"})
+POINT_TO_POINT = frozenset({"all_to_all", "gather", "scatter", "send_recv", "send"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

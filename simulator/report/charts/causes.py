@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from simulator.job import Job
-from simulator.plan import COMPUTE_LANE, Communicate, RankClass, Task, kin_of
+from simulator.kin import kin_of
+from simulator.plan import COMPUTE_LANE, Communicate, RankClass, Task
 from simulator.report.intervals import Interval, minus, total
 from simulator.report.lanes import covered
 from simulator.timeline import Span, Timeline
@@ -99,7 +100,8 @@ def _blocking(job: Job) -> str:
 def _reached(timeline: Timeline, ranks: RankClass) -> dict[str, float]:
     if len(timeline.plan.classes) == 1:
         return {}
-    kin = {axis: set(kin_of(timeline.plan, axis)[ranks.name].classes) for axis in timeline.plan.axes}
+    found_kin = {axis: kin_of(timeline.plan, axis).get(ranks.name) for axis in timeline.plan.axes}
+    kin = {axis: set(kin.classes) if kin else set() for axis, kin in found_kin.items()}
     found: dict[str, float] = {}
     for span in timeline.spans:
         if isinstance(span.task, Communicate) and span.ranks in kin[span.task.axis]:

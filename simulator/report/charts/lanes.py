@@ -85,10 +85,11 @@ def _classes(waiting: Sequence[Waiting]) -> tuple[list[Waiting], list[str]]:
 
 
 def _words(waiting: Waiting, classes: int) -> str:
-    return "" if classes == 1 else _class_words(waiting.ranks)
+    return "" if classes == 1 else class_words(waiting.ranks)
 
 
-def _class_words(ranks: RankClass) -> str:
+def class_words(ranks: RankClass) -> str:
+    """A class by its name, with its speed and work where they are not those of all."""
     told = {"speed": format_percent(ranks.speed, 0), "work": format_percent(ranks.work, 0)}
     marks = [f"{share} {what}" for what, share in told.items() if share != format_percent(1.0, 0)]
     return ranks.name + (f" ({', '.join(marks)})" if marks else "")

@@ -29,7 +29,15 @@ LANES = {
     "optimizer": Look(PURPLE, "optimizer"), "all_reduce": Look(ORANGE, "all-reduce"),
     "reduce_scatter": Look(VERMILION, "reduce-scatter"), "all_gather": Look(GREEN, "all-gather"),
     "broadcast": Look(YELLOW, "broadcast"), "reduce": Look(YELLOW, "reduce", "x"),
+    "send": Look("#882255", "send"), "all_to_all": Look("#44AA99", "all-to-all"),
     "host": Look(DARK, "issued by the host"), "exposed": Look(INK, "exposed: a collective runs, no compute does"),
+}  # fmt: skip
+#: Passes of a pipeline; those of a rank's later stages are lighter.
+STAGES = {
+    "forward": Look(SKY, "forward"), "backward": Look(BLUE, "backward"),
+    "input": Look(ORANGE, "backward: gradients of inputs"), "weights": Look(GREEN, "backward: gradients of weights"),
+    "optimizer": Look(PURPLE, "optimizer"), "exposed": Look(VERMILION, "communication, and nothing else"),
+    "passes": Look("#6C8EBF", "several passes"),
 }  # fmt: skip
 OTHER = Look("#BBBBBB", "other")
 #: Where a step goes.
@@ -63,3 +71,12 @@ def op_words(op: str) -> str:
 def lane_look(style: str) -> Look:
     """The look of a bar on a lane; of a style that has none its name in grey."""
     return LANES.get(style, Look(OTHER.colour, op_words(style)))
+
+
+def stage_look(style: str, later: bool = False) -> Look:
+    """The look of a pass in a pipeline; half way to white for a later stage of its rank."""
+    look = STAGES[style]
+    if not later:
+        return look
+    light = "".join(f"{(int(look.colour[at : at + 2], 16) + 255) // 2:02X}" for at in (1, 3, 5))
+    return Look(f"#{light}", f"{look.words}, later stage of the rank")

@@ -12,11 +12,13 @@ from simulator.report.charts.exposed import ExposedChart, exposed_chart
 from simulator.report.charts.lanes import lanes_chart
 from simulator.report.charts.links import links_chart
 from simulator.report.charts.memory import memory_chart
-from simulator.report.charts.palette import EXPOSED, HIDDEN, MEMORY, OPERATIONS, Look, lane_look
+from simulator.report.charts.palette import EXPOSED, HIDDEN, MEMORY, OPERATIONS, Look, lane_look, stage_look
 from simulator.report.charts.roofline import roofline_chart
+from simulator.report.charts.stages import stages_chart
 from simulator.report.html.figures import Figure
 from simulator.report.html.figures_bars import breakdown_figure, exposed_figure
 from simulator.report.html.figures_plane import links_figure, roofline_figure
+from simulator.report.html.figures_stages import stages_figure
 from simulator.report.html.figures_time import lanes_figure, memory_figure
 from simulator.report.html.link_picture import link_picture
 from simulator.report.html.tables import (
@@ -27,6 +29,7 @@ from simulator.report.html.tables import (
     links_table,
     memory_table,
     roofline_table,
+    stages_table,
 )
 from simulator.report.metrics import StepReport
 from simulator.timeline import Timeline
@@ -60,6 +63,7 @@ def sections(
 ) -> Iterator[Section]:  # fmt: skip
     """In the order of the page."""
     yield _breakdown(report)
+    yield from _stages(timeline, report)
     yield _lanes(timeline, report, zoom)
     yield _exposed(timeline, report, job)
     yield _memory(report, job)
@@ -73,6 +77,20 @@ def _breakdown(report: StepReport) -> Section:
         key="breakdown", name="Breakdown", title=chart.finding, figure=breakdown_figure(chart),
         about="Where the time of a step goes on the GPUs that set it. The parts add up to the step.",
         table=breakdown_table(chart),
+    )  # fmt: skip
+
+
+def _stages(timeline: Timeline, report: StepReport) -> Iterator[Section]:
+    chart = stages_chart(timeline, report)
+    if not chart.rows:
+        return
+    styles = dict.fromkeys((bar.style, bar.later) for row in chart.rows for bar in row.bars)
+    yield Section(
+        key="stages", name="Pipeline", title=chart.finding, figure=stages_figure(chart),
+        about="One GPU of each stage: a bar for each pass of a micro-batch, with its number, and what the ranks that "
+        "share the pass send each other meanwhile. White is the bubble. Zoom by dragging over the chart; a double "
+        "click shows the whole step again.",
+        legend=tuple(stage_look(style, later) for style, later in styles), notes=chart.notes, table=stages_table(chart),
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from simulator.report.charts.links import LinkRow, LinksChart
 from simulator.report.charts.memory import MemoryChart
 from simulator.report.charts.palette import MEMORY
 from simulator.report.charts.roofline import RooflineChart
+from simulator.report.charts.stages import StagesChart
 from simulator.report.intervals import total, union
 from simulator.report.memory import Memory
 from simulator.report.words import purpose_words
@@ -125,4 +126,21 @@ def roofline_table(chart: RooflineChart) -> Table:
             for p in sorted(chart.points, key=lambda point: -point.share)
         ),
         words=(0, 1),
+    )  # fmt: skip
+
+
+def stages_table(chart: StagesChart) -> Table:
+    """Each kind of ranks: what it runs, how long it computes and waits, and the most that it holds."""
+    return Table(
+        title="Stages",
+        columns=("ranks", "runs", "count", "compute", "bubble", "exposed", "optimizer", "peak memory"),
+        rows=tuple(
+            (
+                use.ranks.name, use.parts_words, f"{len(use.ranks.ranks):,}", format_time(use.breakdown.compute),
+                f"{format_time(use.breakdown.bubble)} ({format_percent(use.breakdown.bubble / chart.end_s)})",
+                format_time(use.breakdown.exposed_comm), format_time(use.breakdown.optimizer),
+                format_gib(use.peak_bytes),
+            )
+            for use in chart.uses
+        ),
     )  # fmt: skip
