@@ -28,6 +28,27 @@ class HfModel(Frozen):
     hf: Text = Field(description="path to a Hugging Face config.json, relative to the scenario file")
 
 
+When = Literal[
+    "before forward", "beside forward", "after forward", "before backward", "beside input", "beside weights",
+    "after backward",
+]  # fmt: skip
+
+
+class MeasuredExchange(Frozen):
+    """What a measured layer sends between the ranks of a replica, once for each micro-batch."""
+
+    axis: Literal["tp", "cp", "ep"] = Field(description="between which ranks")
+    op: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"] = Field(
+        description="which collective"
+    )
+    size: BytesOrZero = Field(description="its size, counted as nccl-tests counts it")
+    when: When = Field(
+        description="before, after or beside the forward or backward; 'beside input' and 'beside weights' run beside "
+        "the halves of the backward"
+    )
+    count: Annotated[int, Field(ge=1, le=1_000_000)] = Field(default=1, description="how many in a row")
+
+
 class MeasuredLayer(Frozen):
     """One layer with measured times, per micro-batch. ``params`` are parameter tensors, by number of elements."""
 
@@ -40,6 +61,14 @@ class MeasuredLayer(Frozen):
     activations: BytesOrZero = Field(
         default=0.0, description="bytes kept for the backward pass", json_schema_extra={"default": "0 B"}
     )
+    output: BytesOrZero = Field(
+        default=0.0, description="bytes that a pipeline sends to the next stage, where one ends after this layer",
+        json_schema_extra={"default": "0 B"},
+    )  # fmt: skip
+    exchanges: Items[MeasuredExchange] = Field(
+        default=(), description="what it sends between the ranks of a replica: [{axis: tp, op: all_reduce, size: 4 MB, "
+        "when: after forward}]"
+    )  # fmt: skip
     repeat: Annotated[int, Field(ge=1, le=MAX_LAYERS)] = Field(
         default=1, description="how often the layer follows itself"
     )

@@ -142,16 +142,23 @@ def test_d01_layouts_fit_or_do_not() -> None:
             assert 0.78 * row[7] < size < 0.90 * row[7]  # 12 % are asked for: a miss of up to 10 points
 
 
-def test_d01_sharding_states_over_replicas_halves_the_memory() -> None:
-    """181B on DP 4, TP 8, PP 12: 72 GB without and 37 GB with ZeRO-1 (tolerance 1.7 to 2.2); ours 1.41.
+def test_d01_sharding_states_over_replicas_saves_memory() -> None:
+    """181B on DP 4, TP 8, PP 12 in fp16: 72 GB without and 37 GB with ZeRO-1, 1.7 to 2.2 times. Ours 73.0 and 49.7 GB.
 
-    Missed: that run was an older fp16 code of 2 + 4 + 12 bytes whose gradients ZeRO-1 shared too; ours is the bf16
-    optimizer, which keeps 8 bytes of each parameter whole.
+    Missed: 1.47. That code kept 16-bit weights and shared gradients as well; here autocast keeps fp32 weights.
     """
-    row = (14336, 72, 112, 4, 8, 12, 2)
-    shared = bloom(*row).memory.peak_bytes
-    states = bloom(*row).memory.by_kind_bytes["optimizer"] * 4  # all of what four replicas share
-    assert (shared + 0.75 * states) / shared == pytest.approx(1.41, abs=0.15)
+    model = "{family: gpt2, num_layers: 72, hidden_size: 14336, num_attention_heads: 112, vocab_size: 250880, "
+    model += "max_position_embeddings: 2048}"
+    layout = "tp: 8, pp: 12, sequence_parallel: false, embedding_as_layer: true"
+    whole, shared = (
+        report(
+            "bloom-176b-384xa100", f"model={model}", f"parallel={{strategy: {strategy}, {layout}}}",
+            "train.grad_accumulation=256", "train.precision=fp16-mixed",
+        ).memory.peak_bytes
+        for strategy in ("ddp", "zero1")
+    )  # fmt: skip
+    assert whole == pytest.approx(72e9, rel=0.05)
+    assert whole / shared == pytest.approx(1.47, abs=0.05)
 
 
 def test_e03_tensor_parallelism_of_four_beats_eight_across_omni_path() -> None:
@@ -203,15 +210,6 @@ def test_tensor_parallelism_across_nodes_loses_about_half_each_time(topology: st
     rates = [_rate(topology, 4, tp) for tp in (8, 16, 32)]
     for before, after in pairwise(rates):
         assert least <= 1 - after / before <= most
-
-
-def test_tensor_parallelism_inside_an_nvl72_loses_less() -> None:
-    """Missed: it should lose nothing inside a rack. Ours loses 37 % from 8 to 16 (50 % across DGX) and 57 % to 32: the
-    bytes that each rank gathers do not shrink with the ranks while its products do, NVLink or not.
-    """
-    rates = [_rate("gb200-nvl72", 8, tp) for tp in (8, 16)]
-    across = [_rate("dgx-h100", 4, tp) for tp in (8, 16)]
-    assert 1 - rates[1] / rates[0] < 0.8 * (1 - across[1] / across[0])
 
 
 def _rate(topology: str, nodes: int, tp: int) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import uniform
 
+from simulator.answer import answer_step
 from simulator.engine.run import simulate
 from simulator.errors import ScenarioError, UnsupportedError
+from simulator.load import load_scenario
 from simulator.mesh import make_mesh
 from simulator.parallel_spec import Parallel
 from simulator.pipelines import PIPELINES, pipeline_schedule, refusal
@@ -185,6 +188,14 @@ def test_ranks_hold_the_micro_batches_that_the_schedule_says(name: str) -> None:
         assert held == pytest.approx(live * MB), rank
 
 
+def test_autocast_copies_weights_once_for_all_micro_batches() -> None:
+    """``torch.autocast`` around the step keeps its copies until it ends: 2 bytes a parameter of the stage."""
+    inputs = replace(step_inputs(layers(4), 2, 8, pp=2), precision=PRECISIONS["bf16-mixed"])
+    made = simulate(planned(inputs), uniform(2, **FAST))
+    held = class_memory(made, made.plan.classes[0]).of_kind("params").max()
+    assert held == 2000 * (4 + 2)
+
+
 # ---------------------------------------------------------------------------------------------------- around the passes
 
 
@@ -266,3 +277,25 @@ def test_both_copies_of_a_stage_start_up_together() -> None:
     inputs = step_inputs(layers(4), 8, 8, pp=4, schedule="dualpipe")
     draft = drafts(inputs)[1]
     assert {task.classes for task in draft.tasks} == {("pp 0", "pp 3"), ("pp 1", "pp 2")}
+
+
+MEASURED = """\
+cluster: {topology: uniform, nodes: 4}
+model:
+  layers:
+    - {name: block, repeat: 4, params: 1000, forward: 1 s, backward: 2 s, output: 1 MB,
+       exchanges: [{axis: tp, op: all_reduce, size: 2 MB, when: after forward, count: 3}]}
+parallel: {strategy: ddp, tp: 2, pp: 2}
+train: {micro_batch: 1, grad_accumulation: 4, precision: fp32}
+"""
+
+
+def test_measured_layers_say_what_they_send(tmp_path: Path) -> None:
+    """3 calls of 2 MB in each of 2 layers for each of 4 micro-batches, and messages of 1 MB between stages."""
+    path = tmp_path / "s.yaml"
+    path.write_text(MEASURED)
+    uses = answer_step(load_scenario(path)).report.collectives
+    assert sum(use.count for use in uses if use.axis == "tp") == 3 * 2 * 4
+    assert {use.message_bytes for use in uses if use.op == "send"} == {1e6}
+    with pytest.raises(ScenarioError, match=r"parallel.tp=1: must be above 1: 'block.0' sends"):
+        answer_step(load_scenario(path, ["parallel.tp=1"]))

@@ -222,3 +222,34 @@ def test_every_family_has_a_part(name: str) -> None:
     assert part.num_parameters < whole.num_parameters
     layers = {o.layer for o in part.operations if o.exchanges}
     assert layers == {o.layer for o in part.operations}
+
+
+def test_key_value_heads_divide_the_ranks_or_are_divided() -> None:
+    """12 heads and 3 key-value heads: not over 2 or 4 ranks, which would need parts of heads."""
+    arch = replace(LLAMA3, num_heads=12, num_kv_heads=3, hidden_size=12 * 128, intermediate_size=3 * 4096)
+    told = r"^parallel.tp: 4 neither divides the 3 key-value heads of Llama .*: 1, 3, 6, 12$"
+    with pytest.raises(ScenarioError, match=told):
+        model_of(arch, Shards(tp=4))
+    model_of(arch, Shards(tp=3))
+
+
+def test_latent_attention_gathers_its_latents() -> None:
+    """DeepSeek-V3: down-projections are whole on each rank: 1,536 + 512 + 64 numbers a token travel, not 7,168."""
+    part = build_model(
+        PresetModel(preset="deepseek-v3"), seq_len=1024, micro_batch=1, precision="bf16-master", attention="flash",
+        kernels="fused", shards=Shards(tp=4, sequence_parallel=True),
+    )  # fmt: skip
+    qkv = next(o for o in part.operations if o.name == "layers.5.attn.qkv")
+    assert {e.size_bytes for e in qkv.exchanges} == {2.0 * 1024 * (1536 + 512 + 64)}
+    assert not next(o for o in part.operations if o.name == "layers.5.attn.latent").exchanges
+
+
+def test_attention_and_mlp_side_by_side_are_summed_once() -> None:
+    """GPT-NeoX: one sum after both; two norms, so that each gathers an input of its own."""
+    layout = replace(LLAMA, parallel=True)
+    found = sent(of_block(model_of(replace(LLAMA3, layout=layout), SEQUENCE)))
+    size = float(2 * S * B * LLAMA3.hidden_size)
+    assert found == {
+        ("forward", "all_gather", size): 2, ("forward", "reduce_scatter", size): 1,
+        ("backward", "all_gather", size): 3, ("backward", "reduce_scatter", size): 2,
+    }  # fmt: skip

@@ -60,12 +60,11 @@ def changes(memory: Memory, job: Job, capacity_bytes: float) -> tuple[Change, ..
 def _all(memory: Memory, job: Job, capacity_bytes: float) -> Iterator[Change]:
     over = memory.peak_bytes - capacity_bytes
     yield from _smaller_micro_batch(memory, job, capacity_bytes)
-    if job.inputs.mesh:
-        return
-    yield from _bucket_views(memory, job, over)
-    yield from _sharding(memory, job, over)
-    yield from _resharding(memory, job, over)
-    yield from _reducing_each_time(memory, job, over)
+    if not in_pipeline(job) and not _shares_experts(job):  # there weights and gradients of a stage stay whole
+        yield from _bucket_views(memory, job, over)
+        yield from _sharding(memory, job, over)
+        yield from _resharding(memory, job, over)
+        yield from _reducing_each_time(memory, job, over)
     yield from _recompute(memory, job, over)
 
 
@@ -119,16 +118,12 @@ def whole_bytes(job: Job, *, as_now: bool = False) -> dict[str, float]:
 def _sharding(memory: Memory, job: Job, over: float) -> Iterator[Change]:
     """Zero for what is sharded over all ranks already. FSDP has neither buckets nor whole weights cast by autocast.
 
-    Ranks are those of data parallelism. Nothing is told where experts are shared over others than the rest; in a
-    pipeline only of optimizer states, as there FSDP too has weights and gradients of the stage whole for most of the
-    step.
+    Ranks are those of data parallelism.
     """
     strategy, ranks = job.scenario.parallel.strategy, job.inputs.num_ranks
-    if ranks == 1 or _shares_experts(job):
+    if ranks == 1:
         return
     whole, held = whole_bytes(job), memory.by_kind_bytes
-    if in_pipeline(job):
-        whole |= {"optimizer": held["optimizer"]}
     spared = {kind: max(0.0, held[kind] - size / ranks) for kind, size in whole.items()}
     if strategy == "ddp":
         saved = min(spared["optimizer"], whole["optimizer"])
@@ -136,7 +131,7 @@ def _sharding(memory: Memory, job: Job, over: float) -> Iterator[Change]:
             setting="parallel.strategy=zero1", saves_bytes=saved, enough=over <= saved,
             why=f"1/{ranks} of the optimizer states on each GPU",
         )  # fmt: skip
-    if strategy not in _ALL_SHARDED and not in_pipeline(job):
+    if strategy not in _ALL_SHARDED:
         saved = sum(spared.values()) + _bucket_copies(memory) + _kept_by_autocast(job)
         yield Change(
             setting="parallel.strategy=fsdp", saves_bytes=saved, enough=over <= saved, bound=True,
@@ -171,8 +166,6 @@ def _kept_by_autocast(job: Job) -> float:
 
 def _resharding(memory: Memory, job: Job, over: float) -> Iterator[Change]:
     gathered = memory.by_kind_bytes["gathered"]
-    if in_pipeline(job):  # where weights stay gathered from the first forward to the last backward
-        return
     if gathered and job.scenario.parallel.reshard_after_forward is False:
         yield Change(
             setting="parallel.reshard_after_forward=true", saves_bytes=gathered, enough=over <= gathered, bound=True,
@@ -184,8 +177,6 @@ def _reducing_each_time(memory: Memory, job: Job, over: float) -> Iterator[Chang
     """FSDP that accumulates without sync keeps whole gradients from the first micro-batch to the last."""
     parallel = job.scenario.parallel
     if parallel.strategy not in ("fsdp", "hsdp") or parallel.sync_each_micro_batch or job.train.grad_accumulation == 1:
-        return
-    if in_pipeline(job) or _shares_experts(job):
         return
     saved = max(0.0, memory.by_kind_bytes["grads"] - whole_bytes(job)["grads"] / job.inputs.num_ranks)
     yield Change(

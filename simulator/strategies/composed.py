@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulator.errors import UnsupportedError
+from simulator.errors import ScenarioError, UnsupportedError
 from simulator.parallel_spec import Parallel
 from simulator.rank_classes import ALL_RANKS
 from simulator.strategies import STRATEGIES, deepspeed_bf16
@@ -33,6 +33,7 @@ def drafts(inputs: StepInputs) -> tuple[Draft, Draft]:
     no framework runs in a pipeline.
     """
     parallel, mesh = inputs.parallel, inputs.mesh
+    _check_exchanges(inputs)
     chosen = (parallel.strategy, parallel.implemented_by)
     strategy = STRATEGIES[chosen]
     if mesh is None:
@@ -54,6 +55,16 @@ def drafts(inputs: StepInputs) -> tuple[Draft, Draft]:
         inputs = replace(inputs, precision=deepspeed_bf16.states(inputs.precision))
     planned = pipelined(inputs, deepspeed_bf16.step if sums else strategy.step)
     return planned, pipelined_startup(inputs, strategy.startup)
+
+
+def _check_exchanges(inputs: StepInputs) -> None:
+    """Raises ScenarioError for measured layers that send between ranks of an axis that there are not."""
+    for operation in inputs.model.operations:
+        for exchange in operation.exchanges:
+            if inputs.mesh is None or inputs.mesh.size(exchange.axis) == 1:
+                raise ScenarioError(
+                    f"parallel.{exchange.axis}: must be above 1: '{operation.name}' sends between its ranks; got 1"
+                )
 
 
 def _kept_whole(inputs: StepInputs) -> Parallel:

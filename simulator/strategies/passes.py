@@ -15,12 +15,14 @@ from simulator.strategies.stretches import (
     KEPT,
     Run,
     Stretch,
+    casts_of,
     kept_buffers,
     kept_names,
     run,
     run_beside,
     stretch_of,
     transient_of,
+    without_casts,
 )
 
 #: What each kind of pass gives back, and what it is called beside the stage.
@@ -72,6 +74,7 @@ class Passes:
         self._kept: dict[int, list[tuple[Stretch, str]]] = {}
         self._ends: dict[str, tuple[str, ...]] = {}
         self._sent: list[str] = []
+        self._casts: list[str] = []  # copies of weights by autocast, which wraps the whole step
 
     def run(self, action: Action, waits: tuple[str, ...]) -> Run:
         """A pass after what it waits for."""
@@ -79,7 +82,7 @@ class Passes:
             return self._with_hooks(action, self._hooks.forward, waits)
         if action == self._last_grad:
             return self._with_hooks(action, self._hooks.backward, waits)
-        stretch, holds = self._stretch(action.kind), self._holds(action, "")
+        stretch, holds = without_casts(self._stretch(action.kind)), self._holds(action, "")
         found = run(
             self._inputs, stretch, self._name(action), part=self._words, classes=self._classes, after=waits,
             holds=holds, allocates=self._gradients(action), frees=self._gives_back(action),
@@ -96,7 +99,7 @@ class Passes:
             first = self.run(one, waits)
             second = other.run(two, (*first.ends, *waits))
             return Run(tasks=(*first.tasks, *second.tasks), ends=(*first.ends, *second.ends))
-        forward, backward = self._stretch("F"), other._stretch("B")
+        forward, backward = without_casts(self._stretch("F")), other._stretch("B")
         holds = self._holds(one, "")
         names = (self._name(one), other._name(two))
         brief = transient_of(backward, names[1])
@@ -147,13 +150,15 @@ class Passes:
             words, first, last = f" ({row + 1})" if row else "", row == 0, row == rows - 1
             stretch = stretch_of(self._passing, entry.numbers, action.kind, split=self._split)
             holds = self._holds(action, words)
+            gone = (*self._gives_back(action), *self._casts_at(action))
             found = run(
                 self._inputs, stretch, self._name(action) + words, part=self._words, classes=self._classes,
                 after=(*waits, *(() if self._together else self._mapped(entry.after))), holds=holds,
                 allocates=(*(self._gradients(action) if first else ()), *self._buffers(entry.allocates)),
-                frees=(*(self._gives_back(action) if last else ()), *(_of(name, self._number) for name in entry.frees)),
+                frees=(*(gone if last else ()), *(_of(name, self._number) for name in entry.frees)),
             )  # fmt: skip
-            self._keep(action, stretch, holds)
+            self._keep(action, without_casts(stretch), holds)
+            self._casts += casts_of(stretch, holds)
             self._ends |= dict.fromkeys(entry.names, found.ends)
             tasks += found.tasks
             waits, row = found.ends, row + 1
@@ -182,6 +187,10 @@ class Passes:
             name for purpose in _GIVES_BACK[action.kind] for stretch, holds in self._kept.get(action.micro_batch, ())
             for name in kept_names(stretch, holds, purpose)
         )  # fmt: skip
+
+    def _casts_at(self, action: Action) -> tuple[str, ...]:
+        """Copies of weights that are given back with a pass: all, with the last backward."""
+        return tuple(self._casts) if action == self._last_grad else ()
 
     def _gradients(self, action: Action) -> tuple[Buffer, ...]:
         """Gradients live from the first backward on."""

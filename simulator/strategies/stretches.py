@@ -13,7 +13,7 @@ its most.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulator.pipelines.order import Kind
 from simulator.plan import Buffer, Compute, Task
@@ -179,6 +179,16 @@ def kept_buffers(stretch: Stretch, holds: str) -> tuple[Buffer, ...]:
 def kept_names(stretch: Stretch, holds: str, purpose: str) -> tuple[str, ...]:
     """Buffers that a forward of the stretch left for one purpose."""
     return tuple(_kept_name(purpose, of, holds) for known, of, _ in stretch.keeps if known == purpose)
+
+
+def without_casts(stretch: Stretch) -> Stretch:
+    """The same pass where autocast has its copies of the weights already: they live for the whole step."""
+    return replace(stretch, keeps=tuple(kept for kept in stretch.keeps if kept[1] != "params"))
+
+
+def casts_of(stretch: Stretch, holds: str) -> tuple[str, ...]:
+    """The copies of weights that autocast makes in a forward."""
+    return tuple(_kept_name(purpose, of, holds) for purpose, of, _ in stretch.keeps if of == "params")
 
 
 def _kept_name(purpose: str, of: str, holds: str) -> str:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulator.training.operations import Operation, ParameterTensor, TrainingModel, num_elements
+from simulator.training.operations import Exchange, Operation, ParameterTensor, TrainingModel, num_elements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredLayer:
-    """One layer, or ``repeat`` equal ones: tensor sizes (elements), seconds forward and backward, bytes kept."""
+    """One layer, or ``repeat`` equal ones: tensor sizes (elements), seconds forward and backward, bytes kept.
+
+    output_bytes: what a pipeline sends on after it. exchanges: what it sends inside a replica.
+    """
 
     name: str
     params: tuple[int, ...]
     forward_s: float
     backward_s: float
     activation_bytes: float = 0.0
+    output_bytes: float = 0.0
+    exchanges: tuple[Exchange, ...] = ()
     repeat: int = 1
 
 
@@ -51,4 +56,6 @@ def _operation(layer: MeasuredLayer, name: str) -> Operation:
         forward_s=layer.forward_s,
         backward_s=layer.backward_s,
         saved_bytes=layer.activation_bytes,
+        output_bytes=layer.output_bytes,
+        exchanges=layer.exchanges,
     )

@@ -18,7 +18,7 @@ from simulator.training.families.qwen_moe import QWEN2
 from simulator.training.hf_config import architecture_from_config, read_config
 from simulator.training.images import lecture_mlp, resnet18
 from simulator.training.measured import MeasuredLayer, measured_model
-from simulator.training.operations import TrainingModel
+from simulator.training.operations import Exchange, TrainingModel
 from simulator.training.precision import Precision, precision_named
 from simulator.training.shards import WHOLE, Shards
 from simulator.training.transformer import transformer
@@ -94,6 +94,18 @@ def _from_layers(spec: LayersModel, batch: Batch) -> TrainingModel:
             forward_s=layer.forward,
             backward_s=layer.backward,
             activation_bytes=layer.activations,
+            output_bytes=layer.output,
+            exchanges=tuple(
+                Exchange(
+                    axis=e.axis,
+                    op=e.op,
+                    size_bytes=e.size,
+                    when=e.when,
+                    count=e.count,
+                    purpose=f"{layer.name} {e.when}",
+                )
+                for e in layer.exchanges
+            ),
             repeat=layer.repeat,
         )
         for layer in spec.layers

@@ -39,7 +39,7 @@ AXIS = "tp"
 #: Parts of a block that work on every row alike, and so on a part of the sequence.
 SEQUENCE_PARTS = frozenset({
     "attn_norm", "attn_post_norm", "mlp_norm", "mlp_post_norm", "attn.dropout", "mlp.dropout", "embedding_norm", "norm",
-    "attn.latent", "mlp.sum",
+    "attn.latent", "attn.latent_norm", "mlp.sum", "mlp.shared.gate",
 })  # fmt: skip
 #: Bytes of what the vocabulary-parallel loss sums for each token, three times.
 LOSS_BYTES, LOSS_SUMS = 4.0, 3
@@ -56,8 +56,13 @@ def local(arch: Architecture, shards: Shards) -> Architecture:
     if tp == 1:
         return replace(arch, experts=experts) if experts is not arch.experts else arch
     _refuse("attention heads", arch.num_heads, tp, arch.name)
-    if arch.num_kv_heads > tp:
-        _refuse("key-value heads", arch.num_kv_heads, tp, arch.name)
+    kv = arch.num_kv_heads
+    if max(kv, tp) % min(kv, tp):
+        accepted = ", ".join(str(n) for n in range(1, arch.num_heads + 1) if _fits(arch, n))
+        raise ScenarioError(
+            f"parallel.tp: {tp} neither divides the {kv} key-value heads of {arch.name} nor is a multiple of them; "
+            f"accepted: {accepted}"
+        )
     if arch.intermediate_size:
         _refuse("columns of the MLP", arch.intermediate_size, tp, arch.name)
     if experts is not None and not shards.sequence_parallel:
@@ -72,6 +77,11 @@ def local(arch: Architecture, shards: Shards) -> Architecture:
         arch, num_heads=arch.num_heads // tp, num_kv_heads=max(1, arch.num_kv_heads // tp), experts=experts,
         intermediate_size=arch.intermediate_size // tp, vocab_size=-(-arch.vocab_size // tp),
     )  # fmt: skip
+
+
+def _fits(arch: Architecture, tp: int) -> bool:
+    """Whether heads of both kinds can be shared over so many ranks."""
+    return arch.num_heads % tp == 0 and max(arch.num_kv_heads, tp) % min(arch.num_kv_heads, tp) == 0
 
 
 def _refuse(what: str, count: int, tp: int, name: str) -> None:
@@ -101,26 +111,54 @@ def exchanging(operations: Iterable[Operation], arch: Architecture, batch: Batch
     """The operations of a block, or of what is around the blocks, with what they send and share over the sequence."""
     if batch.shards.tp == 1:
         return list(operations)
-    size = message_bytes(arch, batch)
     sent = _with_sequence if batch.shards.sequence_parallel else _without_sequence
-    found = []
+    roles, found = _roles(arch, batch), []
     for operation in operations:
         part = operation.name.removeprefix(f"{operation.layer}.")
         if batch.shards.sequence_parallel:
-            operation = _shared(operation, part, batch.shards.tp)
-        extra = sent(part, size, in_parallel=arch.layout.parallel)
+            operation = _shared(operation, part, batch.shards.tp, roles)
+        extra = sent(*roles[part]) if part in roles else ()
         if part == "loss":
             extra = (_exchange("all_reduce", LOSS_BYTES * batch.tokens, "after forward", "of the loss", LOSS_SUMS),)
-        extra = _beside(extra, part) if batch.shards.async_tp else extra
+        extra = _beside(extra) if batch.shards.async_tp and part != "embedding" else extra
         found.append(replace(operation, exchanges=(*operation.exchanges, *extra)))
     return found
 
 
-def _shared(operation: Operation, part: str, tp: int) -> Operation:
+#: What a part does: 'embedding', or the 'first' or 'second' matrix of a pair, and the bytes that travel for it.
+_Role = tuple[str, float]
+
+
+def _roles(arch: Architecture, batch: Batch) -> dict[str, _Role]:
+    """The parts that send something.
+
+    Latent attention: down-projections are whole on every rank, so it is the narrow latents that are gathered and whose
+    gradients are summed; where queries have no latent their matrix reads the hidden state as ever. Attention and MLP
+    side by side are added before they are summed, and gather once if they read the same norm.
+    """
+    hidden, latent = message_bytes(arch, batch), arch.latent
+    pairs = {"attn.qkv": "attn.out", "mlp.up": "mlp.down", "mlp.shared.up": "mlp.shared.down", "lm_head": ""}
+    found: dict[str, _Role] = {"embedding": ("embedding", hidden)}
+    for first, second in pairs.items():
+        found[first] = ("first", hidden)
+        found |= {second: ("second", hidden)} if second else {}
+    if latent is not None and latent.query_rank:
+        width = latent.query_rank + latent.kv_rank + latent.rope_dim
+        found["attn.qkv"] = ("first", float(batch.tokens * width * batch.precision.compute_bytes))
+    elif latent is not None:
+        found["attn.latent"] = found.pop("attn.qkv")
+    if arch.layout.parallel:
+        del found["attn.out"]
+        if all(row.part != "mlp_norm" for row in arch.layout.block):
+            del found["mlp.up"]
+    return found
+
+
+def _shared(operation: Operation, part: str, tp: int, roles: dict[str, _Role]) -> Operation:
     """Rows shared over the sequence: all of what norms and dropout do, and the inputs that first matrices keep."""
-    if part in SEQUENCE_PARTS:
+    if part in SEQUENCE_PARTS and part not in roles:
         return scaled(operation, 1 / tp)
-    if part in ("attn.qkv", "mlp.up", "mlp.shared.up", "lm_head", "embedding"):
+    if part in ("attn.qkv", "attn.latent", "mlp.up", "mlp.shared.up", "lm_head", "embedding"):
         return replace(operation, saved_bytes=operation.saved_bytes / tp)
     return operation
 
@@ -142,45 +180,27 @@ def _exchange(op: str, size_bytes: float, when: str, what: str, count: int = 1) 
                     count=count)  # fmt: skip
 
 
-#: First matrices, which are cut by columns, and second ones, by rows.
-_FIRST, _SECOND = ("attn.qkv", "mlp.up", "mlp.shared.up", "lm_head"), ("attn.out", "mlp.down", "mlp.shared.down")
-
-
-def _without_sequence(part: str, size: float, *, in_parallel: bool) -> tuple[Exchange, ...]:
-    """Where attention and MLP stand side by side their results are added first, and so are the gradients."""
-    if part in _SECOND and not (in_parallel and part == "attn.out"):
-        return (_exchange("all_reduce", size, "after forward", "activations"),)
-    if part == "embedding":
-        return (_exchange("all_reduce", size, "after forward", "embedded tokens"),)
-    if part in (*_FIRST, "attn.latent") and not (in_parallel and part == "mlp.up"):
+def _without_sequence(role: str, size: float) -> tuple[Exchange, ...]:
+    if role == "first":
         return (_exchange("all_reduce", size, "beside weights", "gradients of activations"),)
-    return ()
+    return (_exchange("all_reduce", size, "after forward", "activations" if role == "second" else "embedded tokens"),)
 
 
-def _with_sequence(part: str, size: float, *, in_parallel: bool) -> tuple[Exchange, ...]:
-    gathers = not (in_parallel and part == "mlp.up")
-    if part in _SECOND and not (in_parallel and part == "attn.out"):
-        return (
-            _exchange("reduce_scatter", size, "after forward", "activations"),
-            _exchange("all_gather", size, "before backward", "gradients of activations"),
-        )
-    if part == "embedding":
-        return (
-            _exchange("reduce_scatter", size, "after forward", "embedded tokens"),
-            _exchange("all_gather", size, "before backward", "gradients of embedded tokens"),
-        )
-    if part in _FIRST and gathers:
+def _with_sequence(role: str, size: float) -> tuple[Exchange, ...]:
+    if role == "first":
         return (
             _exchange("all_gather", size, "before forward", "activations"),
             _exchange("all_gather", size, "beside input", "activations again"),
             _exchange("reduce_scatter", size, "beside weights", "gradients of activations"),
         )
-    return ()
+    what = "activations" if role == "second" else "embedded tokens"
+    return (
+        _exchange("reduce_scatter", size, "after forward", what),
+        _exchange("all_gather", size, "before backward", f"gradients of {what}"),
+    )
 
 
-def _beside(exchanges: tuple[Exchange, ...], part: str) -> tuple[Exchange, ...]:
+def _beside(exchanges: tuple[Exchange, ...]) -> tuple[Exchange, ...]:
     """What is sent in pieces while the product runs: the gather before and the reduce-scatter after it."""
-    if part not in (*_FIRST, *_SECOND):
-        return exchanges
     moved = {"before forward": "beside forward", "after forward": "beside forward", "before backward": "beside input"}
-    return tuple(replace(e, when=moved.get(e.when, e.when)) for e in exchanges if e.op != "all_reduce") or exchanges
+    return tuple(e if e.op == "all_reduce" else replace(e, when=moved.get(e.when, e.when)) for e in exchanges)

@@ -72,7 +72,7 @@ def stages_chart(timeline: Timeline, report: StepReport) -> StagesChart:
     if bars > MOST_BARS:
         gap_s = _PIXEL * timeline.end_s
         rows = [replace(row, bars=tuple(_joined(row.bars, gap_s))) for row in rows]
-        notes.append(f"{bars:,} passes are too many to draw: those less than {format_time(gap_s, 2)} apart are one bar. "
+        notes.append(f"{bars:,} passes are too many to draw: those under {format_time(gap_s, 2)} apart are one bar. "
                      "The shares count the bubble between them too.")  # fmt: skip
     return StagesChart(
         finding=_finding(report, ranked), rows=tuple(rows), uses=tuple(shown), end_s=timeline.end_s, notes=tuple(notes)
