@@ -48,7 +48,7 @@ def drafts(inputs: StepInputs) -> tuple[Draft, Draft]:
         accepted = ", ".join(f"{name} ({whose})" for name, whose in IN_PIPELINES)
         told = f"{chosen[0]} ({chosen[1]}) has no plan for {what}; accepted beside it: {accepted}"
         raise UnsupportedError(f"parallel.strategy: {told}")
-    if parallel.strategy in ("fsdp", "hsdp"):
+    if parallel.strategy in ("fsdp", "hsdp") and (mesh.pp > 1 or inputs.micro_batches > 1):
         inputs = replace(inputs, parallel=_kept_whole(inputs))
     sums = chosen == ("zero1", "deepspeed") and mesh.pp > 1 and inputs.precision.dtype == "bf16"
     if sums:  # DeepSpeed has an optimizer of its own for bf16 in a pipeline
@@ -69,13 +69,13 @@ def _check_exchanges(inputs: StepInputs) -> None:
 
 def _kept_whole(inputs: StepInputs) -> Parallel:
     """FSDP in a pipeline gathers once a step, and reduces after the last backward (torchtitan: ``reshard_after_forward:
-    default`` is false with pipeline parallelism).
+    default`` is false with pipeline parallelism). So it is here with several micro-batches beside shared experts.
     """
     parallel = inputs.parallel
     asked = parallel.reshard_after_forward
     if "reshard_after_forward" in parallel.model_fields_set and asked is not False:
         raise UnsupportedError(
-            "parallel.reshard_after_forward: in a pipeline weights stay gathered from the first forward to the last "
-            "backward; accepted: false"
+            "parallel.reshard_after_forward: in a pipeline, and with several micro-batches beside experts, weights "
+            "stay gathered from the first forward to the last backward; accepted: false"
         )
     return parallel.model_copy(update={"reshard_after_forward": False})

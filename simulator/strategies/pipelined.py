@@ -13,7 +13,7 @@ since their gradients are reduced apart from all others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from simulator.errors import ScenarioError
@@ -24,7 +24,7 @@ from simulator.pipelines.playing import StageTimes, play
 from simulator.plan import Communicate, Task
 from simulator.strategies.clipping import replica_axis, with_norm_of_replica
 from simulator.strategies.hooks import Hooks
-from simulator.strategies.parts import hooks_of_stage, resident_of_role
+from simulator.strategies.parts import Step, hooks_of_stage, resident_of_role
 from simulator.strategies.passes import Passes, placed
 from simulator.strategies.stages import Stage, cut
 from simulator.strategies.step import Draft, Groups, StepInputs
@@ -36,8 +36,6 @@ _WAITS_FOR_SENDS = frozenset({"1f1b", "gpipe"})
 
 #: Axis of the first and the last stage of a pipeline.
 EMBEDDING = "embedding"
-
-Step = Callable[[StepInputs], Draft]
 
 
 def boundary_axis(source: int, target: int) -> str:
