@@ -81,7 +81,7 @@ def _within(batch: Batch, architecture: Architecture, where: str) -> Batch:
     if architecture.max_positions and batch.seq_len > architecture.max_positions:
         raise ScenarioError(
             f"train.seq_len: {batch.seq_len} is longer than"
-            f" the {architecture.max_positions} learned positions of {where}"
+            f" the {architecture.max_positions} learned positions of {where} (n_positions, max_position_embeddings)"
         )
     return batch
 
