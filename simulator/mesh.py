@@ -152,8 +152,7 @@ def make_mesh(
     if mesh.shares_experts and pp > 1 and not mesh.agrees_on_stages:
         raise ScenarioError(
             f"parallel.order: with '{order}' the stages of the pipeline are other ranks for experts (etp {etp} x ep "
-            f"{ep})"
-            f" than for the rest (tp {tp} x cp {cp}); possible: an order that ends in pp, as Megatron-LM asks for"
+            f"{ep}) than for the rest (tp {tp} x cp {cp}); possible: an order that ends in pp, as Megatron-LM asks for"
         )
     return mesh
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from simulator.job import Job
 from simulator.strategies import megatron
 from simulator.strategies.sharding import computing_precision
+from simulator.training.experts import is_expert
 from simulator.training.precision import optimizer_state_bytes
 from simulator.training.presets import build_model
 
@@ -86,5 +87,5 @@ def room_of(job: Job) -> Room:
         ).saved_bytes
         for mode in dict.fromkeys(modes)
     }  # fmt: skip
-    experts = sum(tensor.numel for tensor in whole.parameters if tensor.columns is not None)
+    experts = sum(tensor.numel for tensor in whole.parameters if is_expert(tensor))
     return Room(dense=whole.num_parameters - experts, experts=experts, kept_bytes=kept, job=job)

@@ -24,18 +24,17 @@ def put_megatron_ways(sheet: Sheet) -> None:
         sheet.put("parallel.sequence_parallel", shares is not None, said)
     elif shares is not None:
         sheet.ignore(shares.name, "without tensor parallelism it does nothing")
-    if degrees["pp"] > 1 and (virtual or chunks):
+    given = virtual or chunks
+    if given is not None and degrees["pp"] > 1:
         layers = int(sheet.value("model.num_layers") or 0)
-        given = virtual or chunks
-        assert given is not None, "one of the two is there"
         count = sheet.whole(given)
         if virtual is not None and layers:
             count = max(1, layers // degrees["pp"] // count)
         sheet.put("parallel.schedule", "interleaved-1f1b" if count > 1 else "1f1b", given.said)
         if count > 1:
             sheet.put("parallel.chunks", count, given.said)
-    elif virtual or chunks:
-        sheet.ignore((virtual or chunks).name, "without pipeline parallelism it does nothing")  # type: ignore[union-attr]
+    elif given is not None:
+        sheet.ignore(given.name, "without pipeline parallelism it does nothing")
     if mapped is not None and degrees["pp"] > 1:
         sheet.put("parallel.order", "tp-cp-ep-pp-dp", mapped.name)
     elif mapped is not None:

@@ -140,8 +140,7 @@ def measure(timeline: Timeline, startup: Timeline, job: Job) -> StepReport:
 
 def _rates(timeline: Timeline, job: Job) -> dict[str, Any]:
     """Tokens and FLOP per second. Replicas with more or fewer samples count with what they have."""
-    replica = job.inputs.mesh.ranks_of_replica if job.inputs.mesh else 1
-    samples = sum(len(ranks.ranks) * ranks.work for ranks in timeline.plan.classes) / replica
+    samples = sum(len(ranks.ranks) * ranks.work for ranks in timeline.plan.classes) / job.ranks_of_replica
     tokens = round(job.whole.tokens * job.train.grad_accumulation * samples)
     convention = convention_for(job.whole, job.train.mfu)
     per_token = model_flop_per_token(job.whole, convention)

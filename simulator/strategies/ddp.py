@@ -33,6 +33,7 @@ from dataclasses import replace
 from simulator.plan import COMPUTE_LANE, Buffer, Communicate, Compute, Task
 from simulator.rank_classes import ALL_RANKS
 from simulator.strategies.buckets import Bucket, ReadyTensor, assign, by_registration, ready_order, whole
+from simulator.strategies.clipping import clipped
 from simulator.strategies.ddp_broadcasts import AXIS as AXIS
 from simulator.strategies.ddp_broadcasts import broadcast_buffers, of_micro
 from simulator.strategies.ddp_broadcasts import startup as startup
@@ -43,7 +44,6 @@ from simulator.strategies.step import (
     backward,
     backward_name,
     backward_of,
-    clipped,
     collective,
     copy,
     forward,

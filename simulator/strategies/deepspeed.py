@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from simulator.plan import Buffer, Communicate, Compute, Task
+from simulator.strategies.clipping import clipped
 from simulator.strategies.deepspeed_buckets import by_operation
 from simulator.strategies.deepspeed_reduction import AXIS, Reduction, Zero, host_waits
 from simulator.strategies.resident import resident_states
@@ -27,7 +28,6 @@ from simulator.strategies.step import (
     StepInputs,
     backward,
     backward_of,
-    clipped,
     collective,
     copy,
     forward,

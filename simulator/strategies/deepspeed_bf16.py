@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from simulator.plan import Buffer, Communicate, Task
+from simulator.strategies.clipping import clipped
 from simulator.strategies.ddp import AXIS
 from simulator.strategies.resident import resident_states
-from simulator.strategies.step import Draft, StepInputs, backward, clipped, collective, forward, optimizer
+from simulator.strategies.step import Draft, StepInputs, backward, collective, forward, optimizer
 from simulator.training.precision import Precision
 
 CALL_ELEMENTS = 500_000_000

@@ -29,6 +29,7 @@ from collections.abc import Iterable
 from simulator.errors import ScenarioError
 from simulator.plan import Buffer
 from simulator.strategies import ddp
+from simulator.strategies.clipping import norm_of, scale_of
 from simulator.strategies.fsdp1_reduce import FlatReduction
 from simulator.strategies.sharding import (
     SHARD,
@@ -41,17 +42,7 @@ from simulator.strategies.sharding import (
     gradients_of,
     sharding,
 )
-from simulator.strategies.step import (
-    Draft,
-    StepInputs,
-    backward_of,
-    collective,
-    copy,
-    forward_of,
-    norm_of,
-    optimizer,
-    scale_of,
-)
+from simulator.strategies.step import Draft, StepInputs, backward_of, collective, copy, forward_of, optimizer
 from simulator.training.operations import Operation
 
 CAST_LANE = "copy-in"

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from simulator.errors import ScenarioError
 from simulator.plan import Buffer
+from simulator.strategies.clipping import norm_of, scale_of
 from simulator.strategies.fsdp2_reduce import Reduction
 from simulator.strategies.sharding import (
     RESHARD,
@@ -34,17 +35,7 @@ from simulator.strategies.sharding import (
     input_has_gradient,
     sharding,
 )
-from simulator.strategies.step import (
-    Draft,
-    StepInputs,
-    backward_of,
-    collective,
-    copy,
-    forward_of,
-    norm_of,
-    optimizer,
-    scale_of,
-)
+from simulator.strategies.step import Draft, StepInputs, backward_of, collective, copy, forward_of, optimizer
 
 COPY_IN_LANE = "copy-in"
 NORM_BYTES = 4.0

@@ -9,12 +9,13 @@ backward_maybe_with_nosync``; Megatron-LM, megatron/core/pipeline_parallel/sched
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
 from simulator.plan import BATCH_WORK, COMPUTE_LANE, Buffer, Communicate, Compute, Task
-from simulator.strategies.step import Draft, Groups, StepInputs, backward_of, forward_of
+from simulator.strategies.step import Draft, Groups, StepInputs
+from simulator.strategies.stretches import bare_pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +116,7 @@ def _passing(row: Sequence[Task], inputs: StepInputs, numbers: dict[str, int], h
     made: list[Buffer] = []
     gone: list[str] = []
     for task in row:
-        bare = _bare_task(task, inputs, numbers)
+        bare = bare_pass(inputs, numbers[task.name.split(": ", 1)[1]], task.kind)
         known = {buffer.name for buffer in bare.allocates} | set(bare.frees)
         made += [b for b in task.allocates if b.name not in known and b.name not in held and b.kind != "activations"]
         gone += [name for name in task.frees if name not in known]
@@ -129,11 +130,12 @@ def _passing(row: Sequence[Task], inputs: StepInputs, numbers: dict[str, int], h
     )  # fmt: skip
 
 
-def _bare_task(task: Task, inputs: StepInputs, numbers: dict[str, int]) -> Compute:
-    number = numbers[task.name.split(": ", 1)[1]]
-    if task.kind == "forward":
-        return forward_of(inputs, 0, number)
-    return backward_of(inputs, 0, number, grads=False)
+def renamed(task: Task, word: Callable[[str], str], waits: Callable[[Sequence[str]], tuple[str, ...]]) -> Task:
+    """The task and its buffers under other names, after what ``waits`` makes of the names that it waits for."""
+    return replace(
+        task, name=word(task.name), after=waits(task.after), host_after=waits(task.host_after),
+        allocates=tuple(replace(b, name=word(b.name)) for b in task.allocates), frees=tuple(map(word, task.frees)),
+    )  # fmt: skip
 
 
 def merge(dense: Hooks, experts: Hooks) -> Hooks:

@@ -28,21 +28,10 @@ from dataclasses import dataclass, replace
 from simulator.errors import ScenarioError
 from simulator.parallel_spec import Parallel
 from simulator.plan import Buffer, Compute, Task
+from simulator.strategies.clipping import clipped, norm_of, scale_of
 from simulator.strategies.ddp import AXIS
 from simulator.strategies.resident import resident_states
-from simulator.strategies.step import (
-    Draft,
-    StepInputs,
-    backward,
-    clipped,
-    collective,
-    copy,
-    forward,
-    norm_of,
-    optimizer,
-    scale_of,
-    without_sync,
-)
+from simulator.strategies.step import Draft, StepInputs, backward, collective, copy, forward, optimizer, without_sync
 from simulator.training.operations import ParameterTensor, TrainingModel
 from simulator.training.precision import Precision
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from simulator.plan import Buffer, Communicate, Task
-from simulator.strategies.hooks import Hooks, Passing, hooks_of, merge
+from simulator.strategies.hooks import Hooks, Passing, hooks_of, merge, renamed
 from simulator.strategies.resident import FURTHER_COMMUNICATOR_BYTES
 from simulator.strategies.stages import Stage
 from simulator.strategies.step import Draft, StepInputs
@@ -47,8 +47,7 @@ def _only(inputs: StepInputs, wanted: Callable[[ParameterTensor], bool]) -> Step
     )  # fmt: skip
     parameters = tuple(t for t in inputs.model.parameters if wanted(t))
     model = replace(inputs.model, operations=operations, parameters=parameters, num_parameters=num_elements(parameters))
-    share = model.num_parameters / max(1, inputs.model.num_parameters)
-    return replace(inputs, model=model, optimizer_s=inputs.optimizer_share_s(share))
+    return inputs.with_part(model)
 
 
 def _of_experts(hooks: Hooks) -> Hooks:
@@ -76,10 +75,7 @@ def _told(entry: Passing | Task, own: set[str]) -> Passing | Task:
 
 def _told_task(task: Task, own: set[str]) -> Task:
     """A task of the strategy. own: names of all of them; others are passes over operations, which keep theirs."""
-    found = replace(
-        task, name=_word(task.name), after=_named(task.after, own), host_after=_named(task.host_after, own),
-        allocates=tuple(map(_buffer, task.allocates)), frees=tuple(map(_word, task.frees)),
-    )  # fmt: skip
+    found = renamed(task, _word, lambda names: _named(names, own))
     return replace(found, axis=_expert_axis(found.axis)) if isinstance(found, Communicate) else found
 
 

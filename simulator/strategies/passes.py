@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from simulator.pipelines.order import Action, Kind, Pair, PipelineSchedule, actions
 from simulator.plan import Buffer, Communicate, Task
-from simulator.strategies.hooks import Hooks, Passing, Segment, as_computed
+from simulator.strategies.hooks import Hooks, Passing, Segment, as_computed, renamed
 from simulator.strategies.stages import Stage
 from simulator.strategies.step import StepInputs
 from simulator.strategies.stretches import (
@@ -32,13 +32,12 @@ _HALF = {"F": "", "B": "", "I": " (input)", "W": " (weights)"}
 
 def placed(tasks: Sequence[Task], stage: int, role: str) -> Iterator[Task]:
     """A strategy's tasks on the ranks of a stage, under names of their own."""
+
+    def word(name: str) -> str:
+        return _of(name, stage)
+
     for task in tasks:
-        yield replace(
-            task, name=_of(task.name, stage), classes=(role,), after=tuple(_of(name, stage) for name in task.after),
-            host_after=tuple(_of(name, stage) for name in task.host_after),
-            allocates=tuple(_buffer(b, stage) for b in task.allocates),
-            frees=tuple(_of(name, stage) for name in task.frees),
-        )  # fmt: skip
+        yield replace(renamed(task, word, lambda names: tuple(map(word, names))), classes=(role,))
 
 
 def _of(name: str, stage: int) -> str:
@@ -201,8 +200,8 @@ class Passes:
 
     def _own(self, task: Task) -> Task:
         """A strategy's task on this stage, after the rows that hold the operations that it waits for."""
-        own = next(placed((task,), self._number, self._classes[0]))
-        return replace(own, after=self._mapped(task.after), host_after=self._mapped(task.host_after))
+        own = renamed(task, lambda name: _of(name, self._number), self._mapped)
+        return replace(own, classes=self._classes)
 
     def _mapped(self, names: Sequence[str]) -> tuple[str, ...]:
         return tuple(

@@ -38,10 +38,6 @@ class Stage:
     tied: ParameterTensor | None = None
 
     @property
-    def name(self) -> str:
-        return f"stage {self.number}"
-
-    @property
     def sent_bytes(self) -> float:
         """What it sends to the next stage for each micro-batch, and gets back as gradients."""
         return self.inputs.model.operations[-1].output_bytes
@@ -86,10 +82,9 @@ def _stage(inputs: StepInputs, number: int, first: int, end: int, tied: dict[str
         loss_gradient_bytes=inputs.model.loss_gradient_bytes if end == len(inputs.model.operations) else 0.0,
         buffers=inputs.model.buffers if number == 0 else (),
     )  # fmt: skip
-    share = model.num_parameters / max(1, inputs.model.num_parameters)
     part = replace(
-        inputs, model=model, forward_s=inputs.forward_s[first:end], backward_s=inputs.backward_s[first:end],
-        weight_grad_s=inputs.weight_grad_s[first:end], micro_batches=1, optimizer_s=inputs.optimizer_share_s(share),
+        inputs.with_part(model), forward_s=inputs.forward_s[first:end], backward_s=inputs.backward_s[first:end],
+        weight_grad_s=inputs.weight_grad_s[first:end], micro_batches=1,
     )  # fmt: skip
     blocks = {o.layer for o in operations if _BLOCK.match(o.layer) or o.kind == "measured"}
     return Stage(number=number, inputs=part, layers=len(blocks), tied=next(iter(copied.values()), None))

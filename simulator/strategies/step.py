@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from simulator.mesh import Mesh
@@ -103,6 +103,11 @@ class StepInputs:
     def copy_s(self, size_bytes: float) -> float:
         """Seconds of a kernel that reads and writes ``size_bytes``."""
         return 2.0 * size_bytes / self.copy_bytes_per_s + self.launch_s
+
+    def with_part(self, model: TrainingModel) -> StepInputs:
+        """The inputs with a part of the parameters, whose optimizer step takes its share."""
+        share = model.num_parameters / max(1, self.model.num_parameters)
+        return replace(self, model=model, optimizer_s=self.optimizer_share_s(share))
 
     def optimizer_share_s(self, share: float) -> float:
         """Seconds of an optimizer step over a share of the parameters."""
@@ -274,23 +279,6 @@ def optimizer(
         name="optimizer", kind="optimizer", classes=(ALL_RANKS,), seconds=inputs.optimizer_share_s(share), after=after,
         host_s=inputs.host.kernel_s, frees=frees,
     )  # fmt: skip
-
-
-def norm_of(inputs: StepInputs, size_bytes: float, *, after: tuple[str, ...] = ()) -> Compute:
-    """The norm of gradients of so many bytes on this rank, which reads them once."""
-    return copy(inputs, "norms of gradients", size_bytes / 2, after=after)
-
-
-def scale_of(inputs: StepInputs, size_bytes: float, *, after: tuple[str, ...] = ()) -> Compute:
-    """The clipping itself: ``clip_grad_norm_`` scales in any case, by 1 where the norm is small enough."""
-    return copy(inputs, "scale gradients", size_bytes, after=after)
-
-
-def clipped(inputs: StepInputs, *, after: tuple[str, ...] = ()) -> Iterator[Compute]:
-    """If asked, ``torch.nn.utils.clip_grad_norm_`` where each rank has all gradients: nothing is sent."""
-    if inputs.clip_grad_norm:
-        size = float(inputs.model.num_parameters * inputs.precision.grad_bytes)
-        yield from (norm_of(inputs, size, after=after), scale_of(inputs, size))
 
 
 def names(tasks: Iterable[Task]) -> tuple[str, ...]:

@@ -24,6 +24,8 @@ from simulator.training.operations import Exchange
 #: What a forward keeps for both halves of the backward, and for the gradients of weights alone.
 KEPT, INPUTS = "activations", "inputs"
 _BESIDE = {"F": ("beside forward",), "B": ("beside input", "beside weights"), "I": ("beside input",), "W": ()}
+#: The work that an exchange runs beside.
+_HALF: dict[str, Kind] = {"beside forward": "F", "beside input": "I", "beside weights": "W"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,15 +56,15 @@ class Stretch:
 
 def stretch_of(inputs: StepInputs, numbers: Sequence[int], kind: Kind, *, split: bool) -> Stretch:
     """A pass through the operations of these numbers, ascending. split: whether backwards are I and W apart."""
-    tasks = [_task(inputs, number, kind) for number in (numbers if kind == "F" else reversed(numbers))]
-    seconds = [_seconds(inputs, number, kind) for number in (numbers if kind == "F" else reversed(numbers))]
-    operations = [inputs.model.operations[n] for n in (numbers if kind == "F" else reversed(numbers))]
-    sent = [_sent(exchanges_of(o, "forward" if kind == "F" else "backward"), kind) for o in operations]
+    order, passing = (numbers, "forward") if kind == "F" else (numbers[::-1], "backward")
+    tasks = [bare_pass(inputs, number, passing) for number in order]
+    seconds = [_seconds(inputs, number, kind) for number in order]
+    sent = [_sent(exchanges_of(inputs.model.operations[number], passing), kind) for number in order]
     besides: list[Beside] = []
     for when in _BESIDE[kind]:
         inside = [
-            (_half(inputs, number, when, kind), tuple(e for e in many if e.when == when))
-            for number, many in zip(numbers if kind == "F" else reversed(numbers), sent, strict=True)
+            (_seconds(inputs, number, _HALF[when]), tuple(e for e in many if e.when == when))
+            for number, many in zip(order, sent, strict=True)
         ]  # fmt: skip
         some = [(s, many) for s, many in inside if many]
         if some:
@@ -76,8 +78,9 @@ def stretch_of(inputs: StepInputs, numbers: Sequence[int], kind: Kind, *, split:
     )  # fmt: skip
 
 
-def _task(inputs: StepInputs, number: int, kind: Kind) -> Compute:
-    return forward_of(inputs, 0, number) if kind == "F" else backward_of(inputs, 0, number, grads=False)
+def bare_pass(inputs: StepInputs, number: int, passing: str) -> Compute:
+    """The forward or backward of an operation in micro-batch 0, as it is without any strategy."""
+    return forward_of(inputs, 0, number) if passing == "forward" else backward_of(inputs, 0, number, grads=False)
 
 
 def _seconds(inputs: StepInputs, number: int, kind: Kind) -> float:
@@ -89,14 +92,6 @@ def _seconds(inputs: StepInputs, number: int, kind: Kind) -> float:
 
 def _weights_s(inputs: StepInputs, number: int) -> float:
     return min(inputs.weight_grad_s[number], inputs.backward_s[number]) if inputs.weight_grad_s else 0.0
-
-
-def _half(inputs: StepInputs, number: int, when: str, kind: Kind) -> float:
-    """Seconds of the compute that an exchange runs beside."""
-    if kind == "F":
-        return inputs.forward_s[number]
-    weights = _weights_s(inputs, number)
-    return weights if when == "beside weights" else inputs.backward_s[number] - weights
 
 
 def _sent(exchanges: Sequence[Exchange], kind: Kind) -> tuple[Exchange, ...]:

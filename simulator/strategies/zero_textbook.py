@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from simulator.plan import Buffer, Task
+from simulator.strategies.clipping import clipped, norm_of, scale_of
 from simulator.strategies.ddp import AXIS
 from simulator.strategies.pieces import Piece, cut, total_padded
 from simulator.strategies.resident import resident_states
@@ -32,16 +33,13 @@ from simulator.strategies.step import (
     backward,
     backward_name,
     backward_of,
-    clipped,
     collective,
     copy,
     forward,
     gradient_name,
     gradient_names,
     names,
-    norm_of,
     optimizer,
-    scale_of,
     without_sync,
 )
 from simulator.training.operations import Operation, num_elements
