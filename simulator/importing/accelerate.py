@@ -6,6 +6,7 @@ accelerate/utils/constants.py (FSDP_SHARDING_STRATEGY), 1.0 to 1.10.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from simulator.errors import UnsupportedError
@@ -27,6 +28,7 @@ _TYPES: Final = (
 )  # fmt: skip
 #: By number, from 1 on, as torch counts them (torch/distributed/fsdp/api.py).
 _STRATEGIES: Final = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
+_ROTATES: Final = {"allgather": "all_gather", "alltoall": "ring"}
 _PRECISIONS: Final = {"no": "fp32", "fp32": "fp32", "bf16": "bf16-mixed", "fp16": "fp16-mixed", "fp8": "bf16-mixed"}
 
 
@@ -82,12 +84,14 @@ def _precision(sheet: Sheet, option: Option) -> str:
 def _put_step(sheet: Sheet, ranks: Ranks | None, kind: Option | None, word: str) -> None:
     dense = {key: sheet.take(f"parallelism_config.parallelism_config_{key}_size") for key in ("tp", "cp")}
     others = put_degrees(sheet, dense)
+    _put_ways(sheet, dense)
     place = put_cluster(sheet, ranks)
     model = put_model(sheet)
     mixed = sheet.take("mixed_precision")
     named = _precision(sheet, mixed) if mixed is not None else "no"
     if word == "FSDP":
-        _put_fsdp(sheet, place, max(1, place.world // others), named)
+        shared = max(1, place.world // others) * int(sheet.value("parallel.cp") or 1)
+        _put_fsdp(sheet, place, shared, named)
     else:
         sheet.put("parallel.strategy", "ddp", kind.said if kind is not None else "no distributed_type in the file")
         sheet.put("train.recompute", "none", "no fsdp_activation_checkpointing in the file")
@@ -100,6 +104,20 @@ def _put_step(sheet: Sheet, ranks: Ranks | None, kind: Option | None, word: str)
     put_precision(sheet, place, _PRECISIONS[named], said)
     put_optimizer(sheet, None)
     _put_compiled(sheet)
+
+
+def _put_ways(sheet: Sheet, degrees: Mapping[str, Option | None]) -> None:
+    """transformers' plans of tp sum activations; torch's context parallelism gathers unless told to rotate."""
+    tp, way = degrees["tp"], sheet.take("parallelism_config.parallelism_config_cp_comm_strategy")
+    if sheet.value("parallel.tp") is not None and tp is not None:
+        sheet.put("parallel.sequence_parallel", False, f"{tp.said}: transformers' plans do not share the sequence")
+    if sheet.value("parallel.cp") is None:
+        if way is not None:
+            sheet.ignore(way.name, "without context parallelism it does nothing")
+        return
+    word = "allgather" if way is None else sheet.one_of(way, tuple(_ROTATES))
+    said = "accelerate's default cp_comm_strategy: allgather" if way is None else way.said
+    sheet.put("parallel.cp_method", _ROTATES[word], said)
 
 
 def fsdp(sheet: Sheet, name: str) -> Option | None:

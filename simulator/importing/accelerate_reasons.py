@@ -31,7 +31,9 @@ REASONS: Final = {
     "fsdp_config.state_dict_type": _FILES, "fsdp_config.use_orig_params": "no effect on what is sent",
     "fsdp_config.transformer_layer_cls_to_wrap": "each block is a unit, whatever its class",
     "fsdp_config": "empty", "deepspeed_config": "empty", "tpu_env": _TPU, "megatron_lm_config*": "not the type in use",
-    "parallelism_config.parallelism_config_cp_*": "context parallelism is not in this version",
-    "parallelism_config.parallelism_config_sp_*": "sequence parallelism is not in this version",
-    "parallelism_config.parallelism_config_tp_*": "tensor parallelism is not in this version",
+    "parallelism_config.parallelism_config_dp_*": "what the other sizes leave",
+    "deepspeed_config.seq_parallel_communication_data_type": "activations are sent in the type of their computation",
+    "parallelism_config.parallelism_config_cp_*": "a detail of context parallelism that a scenario does not have",
+    "parallelism_config.parallelism_config_sp_*": "a detail of Ulysses that a scenario does not have",
+    "parallelism_config.parallelism_config_tp_*": "a detail of tensor parallelism that a scenario does not have",
 }  # fmt: skip

@@ -70,6 +70,12 @@ def fitting_world(sheet: Sheet, units: int) -> int:
     return next(ranks for ranks in range(usual, 0, -1) if units % ranks == 0)
 
 
+def fitting_replicas(sheet: Sheet, units: int, others: int) -> int:
+    """The most ranks, at most the usual ones, of replicas of ``others`` ranks each that divide ``units`` evenly."""
+    most = max(1, usual_world(sheet) // others)
+    return others * next(replicas for replicas in range(most, 0, -1) if units % replicas == 0)
+
+
 def put_cluster(sheet: Sheet, ranks: Ranks | None) -> Place:
     """Writes ``cluster``. The command line wins over the file. Raises ScenarioError for what the topology lacks."""
     spec, topology = topology_of(sheet), sheet.extras.topology

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from simulator.errors import ScenarioError
 from simulator.importing.cluster import Place, Ranks, put_cluster
 from simulator.importing.deepspeed_batch import put_batch, ranks_of
+from simulator.importing.deepspeed_parallel import put_deepspeed_degrees, put_deepspeed_ways
 from simulator.importing.deepspeed_reasons import OFFLOADS, OTHERWISE, REASONS
 from simulator.importing.draft import Draft
 from simulator.importing.model import Model, put_model, put_seq_len
@@ -42,17 +44,21 @@ def import_deepspeed(sheet: Sheet) -> Draft:
 
 def put_deepspeed(sheet: Sheet, ranks: Ranks | None, precision: tuple[str, Option] | None = None) -> None:
     """All of the scenario. ``ranks`` and ``precision``: what a launcher says besides."""
-    place = put_cluster(sheet, ranks or ranks_of(sheet))
+    others = put_deepspeed_degrees(sheet)
+    place = put_cluster(sheet, ranks or ranks_of(sheet, others))
+    if place.world % others:
+        raise ScenarioError(f"{sheet.file}: {place.world} ranks are not divisible by tensor x pipeline x sequence "
+                            f"parallel size {others}; change --gpus, or give --drop-model-parallel")  # fmt: skip
     model = put_model(sheet)
-    put_stage(sheet, model)
+    put_deepspeed_ways(sheet, model, put_stage(sheet, model))
     put_seq_len(sheet, model)
-    put_batch(sheet, place.world)
+    put_batch(sheet, place.world // others)
     _put_types(sheet, place, precision)
     _put_update(sheet)
 
 
-def put_stage(sheet: Sheet, model: Model) -> None:
-    """``parallel``: the stage and the sizes that it reads."""
+def put_stage(sheet: Sheet, model: Model) -> int:
+    """``parallel``: the stage and the sizes that it reads. Returns the stage."""
     option = sheet.take(f"{_ZERO}.stage", _ZERO, "deepspeed_config.zero_stage")
     stage = 0 if option is None else _stage(sheet, option)
     said = "no zero_optimization: stage 0" if option is None else option.said
@@ -66,8 +72,8 @@ def put_stage(sheet: Sheet, model: Model) -> None:
         sheet.put("parallel.implementation", "deepspeed", told)
         _put_sizes(sheet, stage, model)
     _put_flags(sheet, stage)
-    _put_degrees(sheet)
     _warn(sheet)
+    return stage
 
 
 def _stage(sheet: Sheet, option: Option) -> int:
@@ -107,17 +113,6 @@ def _put_flags(sheet: Sheet, stage: int) -> None:
         sheet.put("parallel.use_multi_rank_bucket_allreduce", sheet.flag(whole), whole.said)
     elif whole is not None:
         sheet.ignore(whole.name, "read by stages 1 and 2 only")
-
-
-def _put_degrees(sheet: Sheet) -> None:
-    option = sheet.take("tensor_parallel.autotp_size")
-    if option is None:
-        return
-    degree = sheet.whole(option, least=0)
-    if degree > 1 and sheet.extras.drop_model_parallel:
-        sheet.warn(f"{option.said}: left out (--drop-model-parallel)", option.name)
-    elif degree > 1:
-        sheet.put("parallel.tp", degree, option.said)
 
 
 def _warn(sheet: Sheet) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from simulator.errors import ScenarioError
 from simulator.importing.batch import MOST_GLOBAL, put_accumulation, put_micro_batch
-from simulator.importing.cluster import Ranks, fitting_world, is_sized
+from simulator.importing.cluster import Ranks, fitting_replicas, fitting_world, is_sized
 from simulator.importing.sheet import MOST, Option, Sheet
 
 _TRAIN, _MICRO = "train_batch_size", "train_micro_batch_size_per_gpu"
@@ -28,8 +28,9 @@ def _size(sheet: Sheet, option: Option | None, extra: int | None) -> int | None:
     return extra or (sheet.whole(option) if option is not None else None)
 
 
-def ranks_of(sheet: Sheet) -> Ranks | None:
-    """How many ranks the batch sizes leave: exactly as many where all three are given, else as many as fit.
+def ranks_of(sheet: Sheet, others: int = 1) -> Ranks | None:
+    """How many ranks the batch sizes leave: exactly as many where all three are given, else as many as fit. others:
+    ranks that hold one replica.
 
     None when they leave it open. Raises ScenarioError when they contradict each other.
     """
@@ -42,19 +43,27 @@ def ranks_of(sheet: Sheet) -> Ranks | None:
     if total % each:
         raise _mismatch(sheet, total, size or 1, times or 1, None)
     if size and times:
-        if total // each > MOST:
-            raise sheet.error(train, f"{total // each:,} ranks follow from it; at most {MOST:,} are accepted")
-        return Ranks(total=total // each, said=f"{train.said} / ({size} x {times})")
-    return Ranks(total=fitting_world(sheet, total // each), said=f"a divisor of {train.said}", guess=True)
+        ranks = total // each * others
+        if ranks > MOST:
+            raise sheet.error(train, f"{ranks:,} ranks follow from it; at most {MOST:,} are accepted")
+        return Ranks(total=ranks, said=f"{train.said} / ({size} x {times})" + _times(others))
+    fitting = fitting_world(sheet, total // each) if others == 1 else fitting_replicas(sheet, total // each, others)
+    return Ranks(total=fitting, said=f"a divisor of {train.said}{_times(others)}", guess=True)
+
+
+def _times(others: int) -> str:
+    return f" x {others} ranks of a replica" if others > 1 else ""
 
 
 def put_batch(sheet: Sheet, world: int) -> None:
-    """Writes micro-batch and accumulation on ``world`` ranks: as given, or as they follow from the global batch.
+    """Writes micro-batch and accumulation on ``world`` data-parallel ranks: as given, or as the global batch leaves.
 
     Raises ScenarioError, in DeepSpeed's own words, when the three disagree (``_batch_assertion``).
     """
     train, micro, steps = _three(sheet)
     size, times = _size(sheet, micro, sheet.extras.micro_batch), _size(sheet, steps, sheet.extras.grad_accumulation)
+    if train is not None and size and times and _counts_tensor_ranks(sheet, train, size * times, world):
+        train = None
     micro_follows, steps_follow = train is not None and size is None, train is not None and times is None
     if train is not None:
         size, times = _solved(sheet, train, size, times, world)
@@ -66,6 +75,17 @@ def put_batch(sheet: Sheet, world: int) -> None:
         sheet.put("train.grad_accumulation", times, f"train_batch_size / ({world} ranks x micro-batch {size})")
     else:
         put_accumulation(sheet, steps)
+
+
+def _counts_tensor_ranks(sheet: Sheet, train: Option, each: int, world: int) -> bool:
+    """Whether the global batch counts tensor-parallel ranks, which read the same samples: so DeepSpeed has it where the
+    program gives it no groups (``DeepSpeedConfig.world_size`` without an mpu).
+    """
+    tensor, total = int(sheet.value("parallel.tp") or 1), sheet.whole(train, most=MOST_GLOBAL)
+    if total == each * world or total != each * world * tensor:
+        return False
+    sheet.warn(f"{train.said}: counts tensor-parallel ranks, which read the same samples; {each * world} are different")
+    return True
 
 
 def _solved(sheet: Sheet, train: Option, size: int | None, times: int | None, world: int) -> tuple[int, int]:

@@ -37,7 +37,7 @@ REASONS: Final = {
     "max_window_layers": "the model uses no sliding window", "use_sliding_window": "the model uses no sliding window",
     "n_group": _ROUTER, "topk_group": _ROUTER, "topk_method": _ROUTER, "scoring_func": _ROUTER,
     "norm_topk_prob": _ROUTER, "routed_scaling_factor": _ROUTER, "seq_aux": _RULES, "aux_loss_alpha": _RULES,
-    "num_nextn_predict_layers": "multi-token prediction is not modelled", "ep_size": "expert parallelism is not here",
+    "num_nextn_predict_layers": "multi-token prediction is not modelled", "ep_size": "set parallel.ep",
     "name": "a name", "_name_or_path": "a name",
     "embd_pdrop": "dropout of embeddings is not counted", "router_aux_loss_coef": _RULES,
     "intermediate_size": "every layer's MLP consists of experts, which have a size of their own",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from simulator.errors import ScenarioError, UnsupportedError
+from simulator.errors import ScenarioError
 from simulator.importing.accelerate import import_accelerate
 from simulator.importing.deepspeed import import_deepspeed
 from simulator.importing.draft import Draft, Extras
@@ -18,6 +18,7 @@ from simulator.importing.megatron import IN_AN_IF, import_megatron
 from simulator.importing.sheet import UNSET, Sheet
 from simulator.importing.shell import UNKNOWN, flags_of
 from simulator.importing.torchtitan import import_torchtitan
+from simulator.importing.trial import tried
 from simulator.importing.writer import scenario_text
 from simulator.problems import nearest
 from simulator.scenario import Scenario
@@ -49,8 +50,14 @@ def _torchtitan(text: str, path: Path) -> Options:
     """TOML, or a launch script with ``--section.option`` flags."""
     if _DOTTED.search(text) and not _TABLE.search(text):
         flags = flags_of(text)
-        return {name.replace("-", "_"): value for name, value in _told(flags.values).items()}
+        return dict(_switched(name.replace("-", "_"), value) for name, value in _told(flags.values).items())
     return flattened(toml_options(text, str(path)), str(path))
+
+
+def _switched(name: str, value: Any) -> tuple[str, Any]:
+    """``--section.no-enable`` as what it says of ``section.enable``."""
+    section, _, key = name.rpartition(".")
+    return (f"{section}.{key[3:]}", False) if section and key.startswith("no_") and value is True else (name, value)
 
 
 def _megatron(text: str, path: Path) -> Options:
@@ -117,13 +124,16 @@ _SCENARIO = re.compile(r"^cluster\s*:", re.MULTILINE)
 
 
 def import_file(kind: str, file: str, extras: Extras) -> Draft:
-    """What FILE, of one of KINDS, says as a scenario. Raises ScenarioError: unreadable, another kind, contradictory."""
+    """What FILE, of one of KINDS, says as a scenario; a warning names what the simulator refuses of it.
+
+    Raises ScenarioError: unreadable, another kind, contradictory.
+    """
     if kind not in KINDS:
         raise ScenarioError(f"unknown kind {kind!r}; accepted: {', '.join(KINDS)}{nearest(kind, KINDS)}")
     path = Path(file)
     text = text_of(path)
     _check_kind(kind, text, file)
-    return KINDS[kind].make(Sheet(file, KINDS[kind].read(text, path), extras))
+    return tried(KINDS[kind].make(Sheet(file, KINDS[kind].read(text, path), extras)))
 
 
 def _check_kind(kind: str, text: str, file: str) -> None:
@@ -138,12 +148,10 @@ def _check_kind(kind: str, text: str, file: str) -> None:
 
 
 def checked_text(draft: Draft, file: str) -> str:
-    """The draft as YAML that a scenario loader accepts, but for what is not in this version. Raises ScenarioError."""
+    """The draft as YAML that a scenario loader accepts. Raises ScenarioError."""
     text = scenario_text(draft)
     try:
         validate(parse(text, "the scenario"), Scenario)
-    except UnsupportedError:
-        pass  # written all the same, with a warning: parallel.tp and its like
     except ScenarioError as error:
         lines = [line.partition(": ")[2] for line in str(error).splitlines()]
         raise ScenarioError("\n".join(f"{file}: makes no scenario: {line}" for line in lines)) from None

@@ -10,18 +10,19 @@ from typing import Final
 from simulator.errors import ScenarioError
 from simulator.importing.batch import put_accumulation, put_accumulation_of, put_goal, put_micro_batch
 from simulator.importing.cluster import Place, Ranks, is_sized, put_cluster, usual_world
-from simulator.importing.degrees import put_degrees
+from simulator.importing.degrees import put_degrees, ranks_of_replica
 from simulator.importing.draft import Draft
 from simulator.importing.megatron_model import put_megatron_model
+from simulator.importing.megatron_parallel import put_megatron_experts, put_megatron_ways
+from simulator.importing.megatron_pipeline import put_megatron_pipeline
 from simulator.importing.megatron_reasons import REASONS
+from simulator.importing.megatron_recompute import put_activation_offload, put_recompute
 from simulator.importing.model import put_seq_len
-from simulator.importing.model_parallel import put_megatron_ways
 from simulator.importing.recipes import put_clipping, put_no_offload, put_optimizer, put_precision
 from simulator.importing.sheet import CHANGE_ME, MOST, Option, Sheet
 
 _DEGREES: Final = {
     "tp": "tensor-model-parallel-size", "pp": "pipeline-model-parallel-size", "cp": "context-parallel-size",
-    "ep": "expert-model-parallel-size",
 }  # fmt: skip
 #: Behind the name of a flag in a branch that may run or not.
 IN_AN_IF: Final = " (in an if)"
@@ -33,12 +34,13 @@ def import_megatron(sheet: Sheet) -> Draft:
     """The scenario of the flags. Raises ScenarioError, in Megatron-LM's words for a batch that does not fit."""
     others = put_degrees(sheet, {key: flag(sheet, name) for key, name in _DEGREES.items()})
     whole, local = flag(sheet, "global-batch-size"), flag(sheet, "micro-batch-size")
+    model = put_megatron_model(sheet)
+    put_megatron_experts(sheet, model)
     place = put_cluster(sheet, _ranks(sheet, others, whole, local))
     if place.world % others:
         raise ScenarioError(f"{sheet.file}: {place.world} ranks are not divisible by tensor x pipeline x context "
                             f"parallel size {others}; change --gpus, or give --drop-model-parallel")  # fmt: skip
     replicas = place.world // others
-    model = put_megatron_model(sheet)
     put_seq_len(sheet, model, flag(sheet, "seq-length", "encoder-seq-length"))
     micro = put_micro_batch(sheet, local)
     if whole is not None:
@@ -47,9 +49,11 @@ def import_megatron(sheet: Sheet) -> Draft:
         put_accumulation(sheet)
     _put_goal(sheet, replicas)
     _put_strategy(sheet, replicas)
-    put_megatron_ways(sheet)
+    put_megatron_pipeline(sheet, model)
+    put_megatron_ways(sheet, model, place)
     _put_types(sheet, place)
     _put_rest(sheet)
+    put_activation_offload(sheet, place)
     _tell_undecided(sheet)
     return sheet.finish(f"Imported from {sheet.file}, flags of Megatron-LM", REASONS)
 
@@ -70,7 +74,8 @@ def _tell_undecided(sheet: Sheet) -> None:
 
 
 def _ranks(sheet: Sheet, others: int, whole: Option | None, local: Option | None) -> Ranks | None:
-    """torchrun's ranks, else as many as the global batch divides over."""
+    """torchrun's ranks, else as many as the global batch divides over. others: ranks of one replica."""
+    least = ranks_of_replica(sheet, others)
     each, nodes = flag(sheet, "nproc-per-node"), flag(sheet, "nnodes")
     if each is not None:
         count = sheet.whole(nodes) if nodes is not None else 1
@@ -78,17 +83,20 @@ def _ranks(sheet: Sheet, others: int, whole: Option | None, local: Option | None
         if total > MOST:
             raise sheet.error(each, f"with {count:,} nodes more than {MOST:,} ranks")
         said = ", ".join(option.said for option in (each, nodes) if option is not None)
-        if total % others and not is_sized(sheet):
-            more = -(-total // others) * others
-            sheet.warn(f"{said}: {total} ranks cannot hold {others} that make one replica; {more} are taken")
+        if total % least and not is_sized(sheet):
+            more = -(-total // least) * least
+            what = "one replica" if least == others else "one replica and hold its experts"
+            sheet.warn(f"{said}: {total} ranks cannot be {least} that make {what}; {more} are taken")
             return Ranks(total=more, said=f"{said}, times what the model-parallel sizes need")
         return Ranks(total=total, nodes=count, said=said)
-    if is_sized(sheet) or (whole is None and others == 1):
+    if is_sized(sheet) or (whole is None and least == 1):
         return None
     micro = sheet.extras.micro_batch or (sheet.whole(local) if local is not None else 1)
     units = max(1, sheet.whole(whole) // micro) if whole is not None else 0
-    replicas = next(n for n in range(max(1, usual_world(sheet) // others), 0, -1) if units % n == 0)
-    return Ranks(total=replicas * others, said="as many as the global batch divides over", guess=True)
+    some = least // others  # replicas that the ranks come in
+    most = max(1, usual_world(sheet) // least)
+    times = next((n for n in range(most, 0, -1) if units % (n * some) == 0), 1)
+    return Ranks(total=times * least, said="as many as the global batch divides over", guess=True)
 
 
 def _put_goal(sheet: Sheet, replicas: int) -> None:
@@ -172,30 +180,11 @@ def _put_types(sheet: Sheet, place: Place) -> None:
 
 
 def _put_rest(sheet: Sheet) -> None:
-    _put_recompute(sheet)
+    put_recompute(sheet)
     _put_attention(sheet)
     put_optimizer(sheet, flag(sheet, "optimizer") or Option("--optimizer (default)", "adam"))
     put_clipping(sheet, flag(sheet, "clip-grad"), True, f"{CHANGE_ME}; Megatron-LM clips at 1.0 unless told not to")
-    for name in ("optimizer-cpu-offload", "cpu-offloading"):
-        put_no_offload(sheet, flag(sheet, name))
-
-
-def _put_recompute(sheet: Sheet) -> None:
-    grain = flag(sheet, "recompute-granularity")
-    alone = flag(sheet, "recompute-activations", "checkpoint-activations")
-    layers, method = flag(sheet, "recompute-num-layers"), flag(sheet, "recompute-method")
-    if grain is not None:
-        word = sheet.one_of(grain, ("full", "selective"))
-        sheet.put("train.recompute", word, grain.said)
-        part = word == "full" and method is not None and method.value == "block" and layers is not None
-        if part and sheet.whole(layers or grain) < int(sheet.value("model.num_layers") or 0):
-            sheet.warn(f"{(layers or grain).said}: all layers are recomputed here", (layers or grain).name)
-        layers = None if part else layers
-    elif alone is not None:
-        sheet.put("train.recompute", "selective" if "recompute" in alone.name else "full", alone.name)
-    else:
-        sheet.put("train.recompute", "none", "no --recompute-activations in the file")
-    _unread(sheet, "all layers alike here", layers, method)
+    put_no_offload(sheet, flag(sheet, "optimizer-cpu-offload"))
 
 
 def _put_attention(sheet: Sheet) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from simulator.errors import ScenarioError
+from simulator.importing.megatron_experts import put_experts
 from simulator.importing.model import Model, put_model
 from simulator.importing.sheet import MOST, Option, Sheet
 
@@ -16,7 +17,8 @@ _FEED_FORWARD: Final = 4
 _SIZES: Final = (
     "num-layers", "hidden-size", "num-attention-heads", "swiglu", "normalization", "group-query-attention",
     "num-query-groups", "kv-channels", "ffn-hidden-size", "padded-vocab-size", "vocab-size", "tokenizer-type",
-    "untie-embeddings-and-output-weights", "max-position-embeddings", "num-experts",
+    "untie-embeddings-and-output-weights", "max-position-embeddings", "num-experts", "moe-router-topk",
+    "moe-ffn-hidden-size", "moe-shared-expert-intermediate-size", "moe-layer-freq",
 )  # fmt: skip
 _LARGEST: Final = 100 * MOST
 
@@ -40,9 +42,14 @@ def put_megatron_model(sheet: Sheet) -> Model:
     _put_heads(sheet, width, sheet.whole(heads, most=100_000), llama=llama)
     _put_widths(sheet, width, llama=llama)
     positions = _put_positions(sheet, llama=llama)
-    _warn_of_experts(sheet)
+    count = sheet.whole(layers, most=100_000)
+    latent = _flag(sheet, "multi-latent-attention")
+    if latent is not None:
+        sheet.warn(f"{latent.name}: attention has no latents by the flags' sizes here; give --model with a config.json",
+                   latent.name)  # fmt: skip
     return Model(
-        name="the flags", hidden_size=width, positions=positions, learned_positions=None if llama else positions
+        name="the flags", hidden_size=width, positions=positions, learned_positions=None if llama else positions,
+        layers=count, experts=put_experts(sheet, count, llama=llama),
     )  # fmt: skip
 
 
@@ -114,10 +121,3 @@ def _put_positions(sheet: Sheet, *, llama: bool) -> int | None:
     positions = sheet.whole(option, most=1_000 * MOST)
     sheet.put("model.max_position_embeddings", positions, option.said)
     return positions
-
-
-def _warn_of_experts(sheet: Sheet) -> None:
-    experts = _flag(sheet, "num-experts")
-    if experts is not None and sheet.whole(experts, least=0) > 1:
-        sheet.warn(f"{experts.said}: by its sizes a model is dense here; give --model with a config.json that has the "
-                   "experts", experts.name)  # fmt: skip

@@ -7,8 +7,8 @@ from typing import Final
 _LOGS, _FILES, _DATA = "logging is not modelled", "files and checkpoints are not modelled", "data are not modelled"
 _RATE, _START = "the learning rate costs no time", "weights at the start"
 _FUSED: Final = "which kernels are fused is the device profile's, or train.kernels"
-_MOE: Final = "by its sizes a model is dense here"
-_TP: Final = "a setting of model parallelism that is not read; see parallel.* for those of a scenario"
+_MOE: Final = "how tokens choose experts; they are taken to be spread evenly"
+_TP: Final = "a detail of model parallelism that a scenario does not have"
 
 REASONS: Final = {
     **{f"--{name}": _LOGS for name in (
@@ -34,11 +34,12 @@ REASONS: Final = {
         "cross-entropy-*", "enable-cuda-graph", "cuda-graph-*", "transformer-impl", "use-mcore-models",
         "attention-softmax-in-fp32", "use-fused-*", "use-transformer-engine-*", "external-cuda-graph",
     )},
-    **{f"--{name}": _MOE for name in ("moe-*", "expert-*")},
+    **{f"--{name}": _MOE for name in ("moe-router-*", "moe-aux-*", "moe-z-*", "moe-token-drop-policy")},
+    **{f"--{name}": _FUSED for name in ("moe-grouped-gemm", "moe-permute-fusion", "moe-use-legacy-grouped-gemm")},
+    **{f"--{name}": "experts have no such thing here" for name in ("moe-*", "expert-*")},
     **{f"--{name}": _TP for name in (
-        "sequence-parallel", "tp-comm-*", "num-layers-per-virtual-pipeline-stage", "num-virtual-*", "decoder-first-*",
-        "decoder-last-*", "no-async-tensor-model-parallel-allreduce", "overlap-p2p-*", "cp-comm-type", "standalone-*",
-        "defer-embedding-wgrad-compute", "account-for-*", "pipeline-*", "context-*", "expert-tensor-parallel-size",
+        "tp-comm-*", "no-async-tensor-model-parallel-allreduce", "standalone-*", "wgrad-*", "pipeline-*", "context-*",
+        "hierarchical-*",
     )},
     **{f"--{name}": "one step is simulated; goal.tokens says how long a run is" for name in (
         "exit-*", "rampup-batch-size", "iterations-to-skip",
@@ -58,7 +59,7 @@ REASONS: Final = {
     **{f"--{name}": "not counted" for name in (
         "attention-dropout", "hidden-dropout", "manual-gc", "manual-gc-*", "empty-unused-memory-level",
         "check-for-nan-in-loss-and-grad", "no-check-for-nan-in-loss-and-grad", "distributed-timeout-minutes",
-        "distributed-backend", "use-tp-pp-dp-mapping", "nccl-communicator-config-path", "deterministic-mode",
+        "distributed-backend", "nccl-communicator-config-path", "deterministic-mode",
         "accumulate-allreduce-grads-in-fp32", "align-*", "ddp-*", "keep-fp8-*", "no-*", "distribute-saved-activations",
         "local-rank", "high-priority-stream-groups", "use-precision-aware-optimizer",
     )},

@@ -23,11 +23,14 @@ POSITIONS: Final = ("max_position_embeddings", "n_positions", "n_ctx")
 class Model:
     """What other options need to know of the model. None: unknown. ``sequences``: whether it reads sequences.
 
-    ``learned_positions`` bound its sequences, ``positions`` are what it is meant for.
+    ``learned_positions`` bound its sequences, ``positions`` are what it is meant for. ``layers``: blocks; ``experts``:
+    routed ones in a layer, 0 where there are none.
     """
 
     name: str = ""
     hidden_size: int | None = None
+    layers: int | None = None
+    experts: int = 0
     learned_positions: int | None = None
     positions: int | None = None
     sequences: bool = True
@@ -66,7 +69,8 @@ def of_config(config: Mapping[str, Any], where: str) -> Model:
     architecture = architecture_from_config(config, where=where)
     return Model(
         name=where, hidden_size=architecture.hidden_size, positions=positions_of(config),
-        learned_positions=architecture.max_positions or None,
+        learned_positions=architecture.max_positions or None, layers=architecture.num_layers,
+        experts=architecture.experts.count if architecture.experts else 0,
     )  # fmt: skip
 
 

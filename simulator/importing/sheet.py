@@ -8,7 +8,8 @@ name.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -134,6 +135,14 @@ class Sheet:
     def error(self, option: Option, expected: str) -> ScenarioError:
         """What is wrong with an option: file, name, value, and what is accepted."""
         return ScenarioError(f"{self.file}: {option.name} = {show(option.value)}: {expected}")
+
+    @contextmanager
+    def blaming(self, option: Option) -> Iterator[None]:
+        """What a ValueError inside says is wrong with the option."""
+        try:
+            yield
+        except ValueError as error:
+            raise self.error(option, str(error)) from None
 
     def put(self, place: str, value: Any, said: str) -> None:
         """An entry that comes from the file or the command line."""

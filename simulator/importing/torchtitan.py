@@ -1,27 +1,30 @@
 """torchtitan's JobConfig, as TOML or as ``--section.option=value`` flags, in its old and its new spellings.
 
 Sources: torchtitan/config/job_config.py, distributed/parallel_dims.py (degrees) and models/llama3/infra/parallelize.py
-(mixed precision, resharding) of pytorch/torchtitan, May 2024 to 2025; later versions write recipes in Python.
+(mixed precision) of pytorch/torchtitan, May 2024 to 2025; later versions write recipes in Python, whose options are
+read as flags.
 """
 
 from __future__ import annotations
 
+from math import lcm
 from typing import Final
 
 from simulator import shipped
 from simulator.errors import ScenarioError
-from simulator.importing.batch import MOST_GLOBAL, put_accumulation, put_accumulation_of, put_goal, put_micro_batch
+from simulator.importing.batch import put_goal
 from simulator.importing.cluster import Place, Ranks, is_sized, put_cluster, usual_world
-from simulator.importing.degrees import put_degrees
+from simulator.importing.degrees import put_degrees, ranks_of_replica
 from simulator.importing.draft import Draft
-from simulator.importing.model import put_model, put_seq_len
-from simulator.importing.model_parallel import put_torchtitan_ways
+from simulator.importing.model import Model, put_model, put_seq_len
 from simulator.importing.recipes import put_clipping, put_no_offload, put_optimizer, put_precision
 from simulator.importing.sheet import CHANGE_ME, Option, Sheet
+from simulator.importing.torchtitan_batch import put_batches
+from simulator.importing.torchtitan_pipeline import put_pipeline, taken
 from simulator.importing.torchtitan_reasons import REASONS
+from simulator.importing.torchtitan_ways import put_experts, put_resharding, put_ways
 from simulator.problems import nearest
 
-_SECTIONS: Final = ("parallelism", "training", "experimental")
 #: Names of model and flavor, letters and digits only, whose shipped model has another name.
 _MODELS: Final = {
     "llama3405b": "llama-3.1-405b", "llama38b": "llama-3-8b", "llama370b": "llama-3-70b", "llama31b": "llama-3.2-1b",
@@ -29,35 +32,30 @@ _MODELS: Final = {
     "deepseekv316b": "deepseek-v2-lite",
 }  # fmt: skip
 _MODEL_PARALLEL: Final = {
-    "tp": "tensor_parallel_degree", "pp": "pipeline_parallel_degree", "cp": "context_parallel_degree",
-    "ep": "expert_parallel_degree",
-}  # fmt: skip
+    "tp": "tensor_parallel_degree",
+    "pp": "pipeline_parallel_degree",
+    "cp": "context_parallel_degree",
+}
 _HALVES: Final = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
 def import_torchtitan(sheet: Sheet) -> Draft:
     """FSDP2, HSDP or DDP as the degrees say. Raises ScenarioError for degrees or batches that do not fit."""
-    others = put_degrees(sheet, {key: _degree_of(sheet, name) for key, name in _MODEL_PARALLEL.items()})
-    replicate, shard = _degree_of(sheet, "data_parallel_replicate_degree"), _shard(sheet)
+    others = put_degrees(sheet, {key: taken(sheet, name) for key, name in _MODEL_PARALLEL.items()})
+    replicate = taken(sheet, "data_parallel_replicate_degree")
+    shard = taken(sheet, "data_parallel_shard_degree", "data_parallel_degree")
+    model = _put_model(sheet)
+    put_experts(sheet, model)
     place = put_cluster(sheet, _ranks(sheet, replicate, shard, others))
-    _put_model(sheet)
     replicas = max(1, place.world // others)
     _put_strategy(sheet, replicate, shard, replicas)
-    _put_batches(sheet, replicas)
-    put_torchtitan_ways(sheet)
+    put_batches(sheet, replicas, put_pipeline(sheet, model))
     put_goal(sheet, sheet.take("training.steps"), _sequences(sheet, replicas))
-    _put_types(sheet, place)
     _put_rest(sheet)
+    put_ways(sheet)
+    put_resharding(sheet, model)
+    _put_types(sheet, place)
     return sheet.finish(f"Imported from {sheet.file}, a torchtitan configuration", REASONS)
-
-
-def _degree_of(sheet: Sheet, name: str) -> Option | None:
-    return sheet.take(*(f"{section}.{name}" for section in _SECTIONS))
-
-
-def _shard(sheet: Sheet) -> Option | None:
-    names = ("data_parallel_shard_degree", "data_parallel_degree")
-    return sheet.take(*(f"{section}.{name}" for name in names for section in _SECTIONS))
 
 
 def _ranks(sheet: Sheet, replicate: Option | None, shard: Option | None, others: int) -> Ranks | None:
@@ -78,9 +76,9 @@ def _ranks(sheet: Sheet, replicate: Option | None, shard: Option | None, others:
         return Ranks(total=total, said=said + (f" x {others}" if others > 1 else ""))
     if launched is not None and not is_sized(sheet):
         return launched
-    if is_sized(sheet) or copies * others == 1:
+    least, usual = lcm(copies * others, ranks_of_replica(sheet, others)), usual_world(sheet)
+    if is_sized(sheet) or least == 1:
         return None
-    least, usual = copies * others, usual_world(sheet)
     return Ranks(
         total=max(usual // least, 1) * least, said=f"a multiple of the {least} that the degrees need", guess=True
     )
@@ -107,38 +105,18 @@ def _put_strategy(sheet: Sheet, replicate: Option | None, shard: Option | None, 
         sheet.warn(
             f"{shard.said}: with {replicas} data-parallel ranks (--nodes, --gpus) there are {replicas // copies}"
         )
-    size, kind = replicas // copies, sheet.take("training.data_parallel_type")
+    size, kind = replicas // copies * int(sheet.value("parallel.cp") or 1), sheet.take("training.data_parallel_type")
     said = ", ".join(option.said for option in (replicate, shard) if option) or "torchtitan shards over all ranks"
     if size == 1 or (kind is not None and kind.value == "ddp"):
         sheet.put("parallel.strategy", "ddp", kind.said if size > 1 and kind else f"{said}: nothing is sharded")
-        _put_resharding(sheet, sharded=False)
         return
+    said += ", and over cp" if size > replicas // copies else ""
     sheet.put("parallel.strategy", "hsdp" if copies > 1 else "fsdp", said)
     if copies > 1:
         sheet.put("parallel.shard_size", size, said)
-    _put_resharding(sheet, sharded=True)
 
 
-def _put_resharding(sheet: Sheet, *, sharded: bool) -> None:
-    """By default the last block stayed gathered until mid-2025, norm and output since then; ``local_batch_size`` came
-    at about the same time.
-    """
-    option = sheet.take("parallelism.fsdp_reshard_after_forward")
-    if not sharded:
-        if option is not None:
-            sheet.ignore(option.name, "nothing is sharded")
-        return
-    word = "default" if option is None else sheet.one_of(option, ("default", "always", "never"))
-    said = "torchtitan's default" if option is None else option.said
-    if word == "default" and sheet.options.get("training.local_batch_size") is None:
-        said += ": all blocks but the last, as with the spellings of the file"
-        sheet.put("parallel.reshard_after_forward", "not-last", said)
-        return
-    said += ": all blocks, not norm and output" if word == "default" else ""
-    sheet.put("parallel.reshard_after_forward", word != "never", said)
-
-
-def _put_model(sheet: Sheet) -> None:
+def _put_model(sheet: Sheet) -> Model:
     name, flavor = sheet.take("model.name"), sheet.take("model.flavor", "model.size")
     told = " ".join(str(option.value) for option in (name, flavor) if option is not None)
     word = "".join(c for c in told.lower() if c.isalnum())
@@ -158,21 +136,8 @@ def _put_model(sheet: Sheet) -> None:
         if name is not None and sheet.extras.model is None:
             sheet.ignore(name.name, "names no shipped model without a flavor")
         model = put_model(sheet)
-    put_seq_len(sheet, model, sheet.take("training.seq_len"))
-
-
-def _put_batches(sheet: Sheet, replicas: int) -> None:
-    local = sheet.take("training.local_batch_size", "training.batch_size")
-    micro = put_micro_batch(sheet, local, 8, "torchtitan's default")
-    whole = sheet.take("training.global_batch_size")
-    steps = sheet.take("training.gradient_accumulation_steps")
-    if whole is not None and sheet.whole(whole, least=-1, most=MOST_GLOBAL) != -1:
-        put_accumulation_of(sheet, whole, micro, replicas)
-    elif steps is not None or sheet.extras.grad_accumulation is not None:
-        put_accumulation(sheet, steps)
-    else:
-        said = "no global_batch_size in the file" if whole is None else f"{whole.said}: local batches alone"
-        sheet.put("train.grad_accumulation", 1, said)
+    put_seq_len(sheet, model, sheet.take("training.seq_len", "training.max_context_length"))
+    return model
 
 
 def _sequences(sheet: Sheet, replicas: int) -> int:

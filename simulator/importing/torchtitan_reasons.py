@@ -6,7 +6,7 @@ from typing import Final
 
 _FP8: Final = "8-bit products are not in this version"
 _OWN: Final = "the optimizer's own settings cost no time"
-_TP: Final = "a setting of model parallelism that is not read; see parallel.* for those of a scenario"
+_RESIDENT: Final = "sends and gathered weights of a pipeline are not bounded here"
 
 REASONS: Final = {
     "job.*": "files and names", "profiling.*": "profiling is not modelled", "metrics.*": "logging is not modelled",
@@ -29,9 +29,8 @@ REASONS: Final = {
     "float8.*": _FP8, "mx.*": _FP8, "quantize.*": _FP8,
     "parallelism.enable_compiled_autograd": "compiled autograd is not modelled",
     "experimental.enable_compiled_autograd": "compiled autograd is not modelled",
-    "parallelism.enable_async_tensor_parallel": _TP, "experimental.enable_async_tensor_parallel": _TP,
-    "parallelism.disable_loss_parallel": _TP, "training.disable_loss_parallel": _TP,
-    "parallelism.pipeline_*": _TP, "experimental.pipeline_*": _TP, "parallelism.context_*": _TP,
-    "parallelism.expert_tensor_parallel_degree": _TP, "parallelism.module_fqns_per_model_part": _TP,
+    "parallelism.pp_*": _RESIDENT, "parallelism.pipeline_parallel_max_outstanding_sends": _RESIDENT,
+    "parallelism.fsdp_*": "FSDP2 is played as it is by default",
+    "parallelism.save_parallelism_file": "files and names",
     "activation_checkpoint.*": "which operations are kept is the simulator's own list",
 }  # fmt: skip
