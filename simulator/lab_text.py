@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from simulator.lab.model import Way
-from simulator.lab_answer import Compared, LabAnswer
+from simulator.lab_answer import LabAnswer
+from simulator.lab_compare import Compared
 from simulator.units import format_bandwidth, format_time
 
 SCHEMA_VERSION = 1

@@ -166,7 +166,8 @@ class AlphaBetaLibrary(Frozen):
     ``fabrics``: the kinds of network that it runs over, any when left out; on other machines its bytes would take other
     ways than the links that are described. ``operation_launch``: where it is not the usual one, by what really runs.
     ``streams``: whether calls return before the collective is done, which then runs on a stream of the device; with
-    tensors on the CPU a synchronous call blocks its thread.
+    tensors on the CPU a synchronous call blocks its thread. ``both_ways``: whether a message to a rank and one from it
+    may pass each other; else one that is asked for after the other has begun waits for that to end.
     """
 
     model: Literal["alpha_beta"] = "alpha_beta"
@@ -179,6 +180,7 @@ class AlphaBetaLibrary(Frozen):
     runs_as: Mapping[str, str] = {}
     fabrics: Items[Fabric] = ()
     streams: bool = True
+    both_ways: bool = True
     source: Source = "closed forms of the textbooks: no software cost"
 
     @model_validator(mode="after")

@@ -12,12 +12,13 @@ import pytest
 from command_line import simulator
 from real_steps import needs_torch, ranks, same
 
-from simulator.errors import ScenarioError
+from simulator.errors import ScenarioError, SimulatorError
 from simulator.lab.fabric import flat, two_level
 from simulator.lab.measuring import Numbers
 from simulator.lab.model import Way, stated_rate
 from simulator.lab.training_job import REAL, training_job
-from simulator.lab_answer import LabAnswer, compare, measured_gloo, simulate_lab
+from simulator.lab_answer import LabAnswer, measured_gloo, simulate_lab
+from simulator.lab_compare import compare, stages_of_layers
 from simulator.lab_text import lab_json, lab_text
 from simulator.load import load_scenario
 from simulator.parallel_spec import KEYS
@@ -150,6 +151,93 @@ def test_a_launch_is_what_a_tiny_collective_takes_beyond_its_messages() -> None:
     messages = {"all_reduce": 6, "all_gather": 3, "reduce_scatter": 6}
     for op, count in messages.items():
         assert library.operation_launch[op] == pytest.approx(TINY[op] - count * 50e-6, abs=2e-6)
+
+
+PIPELINE, TENSOR = "lab-pipeline", "lab-tensor"
+
+
+def test_a_pipeline_is_the_job_that_torch_runs_in_stages() -> None:
+    job = training_job(loaded(PIPELINE), 4, 1, 3)
+    assert job["pipeline"] == {"schedule": "1F1B", "lines": [[0, 1, 2, 3]], "stages": [[0], [1], [2], [3]]}
+    assert (job["kind"], job["strategy"], job["accumulation"]) == ("together", "alone", 6)
+    assert job["parts"] == [{"ranks": [rank]} for rank in range(4)]
+    assert job["model"]["layers"][0]["output"] == 640e3
+    beside = training_job(
+        loaded(PIPELINE, "parallel.pp=2", "parallel.chunks=2", "parallel.stages=[1, 1, 1, 1]"), 4, 1, 3
+    )
+    assert beside["pipeline"]["schedule"] == "Interleaved1F1B"
+    assert beside["pipeline"]["lines"] == [[0, 2], [1, 3]]
+    assert (beside["strategy"], beside["parts"]) == ("ddp", [{"ranks": [0, 1]}, {"ranks": [2, 3]}])
+
+
+def test_what_layers_send_runs_over_the_groups_of_the_mesh() -> None:
+    """Ranks of tp are neighbours, ranks of dp have the same part of each layer; the order of dimensions turns that."""
+    job = training_job(loaded(TENSOR), 4, 2, 3)
+    assert (job["groups"], job["parts"]) == ({"tp": [[0, 1], [2, 3]]}, [{"ranks": [0, 2]}, {"ranks": [1, 3]}])
+    assert job["model"]["layers"][0]["exchanges"][1] == {
+        "axis": "tp", "op": "all_reduce", "size_bytes": 640e3, "when": "beside weights", "count": 1, "pieces": 1,
+    }  # fmt: skip
+    turned = training_job(loaded(TENSOR, "parallel.order=dp-tp-cp-ep-pp"), 4, 2, 3)
+    assert (turned["groups"], turned["parts"]) == ({"tp": [[0, 2], [1, 3]]}, [{"ranks": [0, 1]}, {"ranks": [2, 3]}])
+
+
+@pytest.mark.parametrize(
+    ("scenario", "parallel", "message"),
+    [
+        (PIPELINE, "schedule: zb-h1", "schedule: .*backward is whole.*gpipe, 1f1b, interleaved-1f1b"),
+        (PIPELINE, "pp: 2, strategy: fsdp", "strategy: fsdp .fsdp2.*accepted in the lab: ddp"),
+        (PIPELINE, "overlap_p2p: true", "overlap_p2p: torch's schedules settle"),
+        (PIPELINE, "embedding_as_layer: true", "embedding_as_layer: measured layers have no embedding"),
+        (PIPELINE, "pp: 2, overlap: none", "overlap: .*accepted: bucketed"),
+        (TENSOR, "tp: 4, strategy: fsdp", "strategy: .*nothing to shard; accepted: ddp"),
+        (TENSOR, "tp: 2, strategy: hsdp, shard_size: 2", "strategy: hsdp"),
+        (TENSOR, "tp: 3", "tp 3 = 3 ranks of a replica do not divide the 4 ranks"),
+    ],
+)  # fmt: skip
+def test_what_the_lab_does_not_run_over_several_hosts_is_refused_by_name(
+    scenario: str, parallel: str, message: str
+) -> None:
+    usual = "pp: 4, " if scenario == PIPELINE and "pp:" not in parallel else ""
+    with pytest.raises(SimulatorError, match=message):
+        training_job(loaded(scenario, f"parallel={{{usual}{parallel}}}"), 4, 2, 3)
+
+
+def test_passes_of_a_stage_and_what_it_sends_are_found_in_the_real_step() -> None:
+    """Two hosts, two stages of two layers, two micro-batches: a pass begins with its first layer and ends with its
+    last; a send begins when one end has asked and ends when both are done.
+    """
+    scenario = loaded(PIPELINE, "cluster.nodes=2", "parallel.pp=2", "train.grad_accumulation=2")
+    job = training_job(scenario, 2, 1, 1)
+    stages = stages_of_layers(job)
+    assert stages == {"layer.0": 0, "layer.1": 0, "layer.2": 1, "layer.3": 1}
+    forward = [["layer.0", "forward", 0.0, 0.02], ["layer.1", "forward", 0.02, 0.04]]
+    backward = [["layer.1", "backward", 0.2, 0.24], ["layer.0", "backward", 0.24, 0.28]]
+
+    def late(spans: list[list[Any]], by_s: float, layers: int = 0) -> list[list[Any]]:
+        return [[f"layer.{int(n[-1]) + layers}", way, a + by_s, b + by_s] for n, way, a, b in spans]
+
+    first = [*forward, *late(forward, 0.04), *backward, *late(backward, 0.1)]
+    second = [*late(forward, 0.06, 2), *late(backward, -0.1, 2), *late(forward, 0.2, 2), *late(backward, 0.05, 2)]
+    sent = [["send", 640_000, 2, 0.04, 0.05], ["send", 640_000, 2, 0.08, 0.09]]
+    got = [["recv", 640_000, 2, 0.18, 0.2], ["recv", 640_000, 2, 0.28, None]]
+    real: list[dict[str, Any]] = [
+        {"spans": [first], "collectives": [sent[0], got[0], sent[1], got[1]]},
+        {"spans": [second], "collectives": [
+            ["recv", 640_000, 2, 0.0, 0.06], ["send", 640_000, 2, 0.1, 0.2], ["recv", 640_000, 2, 0.1, 0.1],
+            ["send", 640_000, 2, 0.3, 0.32],
+        ]},
+    ]  # fmt: skip
+    real[0]["collectives"][-1][3:] = [None, None]
+    spans, unmatched = compare(simulate_lab(scenario, flat(2, 400e6), NUMBERS), real, stages)
+    found = {span.name: (span.real_start_s, span.real_end_s) for span in spans}
+    assert unmatched == ""
+    assert found["forward 1: stage 0"] == (pytest.approx(0.04), pytest.approx(0.08))
+    assert found["backward 1: stage 1"] == (pytest.approx(0.25), pytest.approx(0.33))
+    assert found["send activations 0: stage 0 to 1"] == (0.0, 0.06)
+    assert found["send gradients of activations 1: stage 1 to 0"] == (0.3, 0.32)
+    real[1]["collectives"].reverse()
+    real[1]["collectives"][0][0] = "recv"
+    assert "simulated: 2 send (rank 1)" in compare(simulate_lab(scenario, flat(2, 400e6), NUMBERS), real, stages)[1]
 
 
 def real_step(scenario: Scenario, ops: Sequence[str], late_s: float = 0.0) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ from simulator.lab.training_job import WORKERS
 #: Sizes of the ping-pong: the first gives alpha, the slope between the others the rate.
 SMALL, LARGE, LARGER = 1024, 1_000_000, 4_000_000
 PINGS, TINY_CALLS = 7, 15
+TINY = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv"]
 #: Longest a run may take, s: the machine may be busy.
 PATIENCE_S = 600.0
 PROGRAM = "simulator.lab.real_run"
@@ -78,7 +79,7 @@ def measuring_jobs(lab: Lab) -> list[dict[str, Any]]:
          "workers": WORKERS}
         for other in (1, last)
     ]  # fmt: skip
-    return [*pings, {"kind": "tiny", "repeats": TINY_CALLS, "workers": WORKERS}]
+    return [*pings, {"kind": "tiny", "repeats": TINY_CALLS, "workers": WORKERS, "operations": TINY}]
 
 
 def numbers_of(lab: Lab, answers: Sequence[Answers]) -> Numbers:

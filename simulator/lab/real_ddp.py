@@ -1,5 +1,5 @@
 # mypy: disable-error-code="import-not-found,misc"
-"""Data parallelism for real: three ways by hand and torch's DistributedDataParallel. Needs torch."""
+"""Data parallelism for real: none, three ways by hand and torch's DistributedDataParallel. Needs torch."""
 
 from __future__ import annotations
 
@@ -23,6 +23,11 @@ HOOKS: dict[str, Callable[[Any, Any], Any]] = {
 #: Options of DistributedDataParallel that are passed on as they are; ``bucket_cap_mb`` only where it is given, since
 #: giving it changes the first bucket (1 MiB by default).
 PASSED_ON = ("bucket_cap_mb", "gradient_as_bucket_view", "find_unused_parameters", "static_graph", "broadcast_buffers")
+
+
+def alone(asked: Asked) -> Wrapped:
+    """No other rank has the same part of the model: nothing is reduced."""
+    return _by_hand(asked, lambda gradients: None)
 
 
 def naive(asked: Asked) -> Wrapped:

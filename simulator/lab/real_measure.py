@@ -8,7 +8,6 @@ collective is not alpha of a message; ``tiny`` measures the former by operation,
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from statistics import median
 from typing import Any
 
@@ -16,9 +15,12 @@ import torch
 import torch.distributed as dist
 
 from simulator.lab.real_groups import Groups
+from simulator.lab.real_operations import OPERATIONS, whole_ranks
 
 #: From the agreement on an instant to that instant, s: long enough for everyone to hear of it.
 NOTICE_S = 0.01
+#: What data parallelism calls.
+USUAL = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
 
 
 def agreed_instant(group: Any, notice_s: float = NOTICE_S) -> float:
@@ -57,54 +59,28 @@ def _rounds(buffer: Any, job: dict[str, Any], rank: int, group: Any) -> list[flo
     return rounds[1:]
 
 
-def _all_reduce(size: int, group: Any) -> Callable[[], Any]:
-    whole = torch.zeros(size // 4)
-    return lambda: dist.all_reduce(whole, group=group)
-
-
-def _all_gather(size: int, group: Any) -> Callable[[], Any]:
-    whole, part = torch.zeros(size // 4), torch.zeros(size // 4 // group.size())
-    return lambda: dist.all_gather_into_tensor(whole, part, group=group)
-
-
-def _reduce_scatter(size: int, group: Any) -> Callable[[], Any]:
-    whole, part = torch.zeros(size // 4), torch.zeros(size // 4 // group.size())
-    return lambda: dist.reduce_scatter_tensor(part, whole, group=group)
-
-
-def _broadcast(size: int, group: Any) -> Callable[[], Any]:
-    whole, root = torch.zeros(size // 4), dist.get_global_rank(group, 0)
-    return lambda: dist.broadcast(whole, root, group=group)
-
-
-#: Operation -> (bytes as nccl-tests counts them, group) -> one blocking call.
-OPERATIONS: dict[str, Callable[[int, Any], Callable[[], Any]]] = {
-    "all_reduce": _all_reduce, "all_gather": _all_gather, "reduce_scatter": _reduce_scatter, "broadcast": _broadcast,
-}  # fmt: skip
-
-
 def tiny(job: dict[str, Any], groups: Groups) -> dict[str, Any]:
     """Times of one collective after the other, each from an agreed instant to this rank's return.
 
-    job: ``sizes_bytes`` (default: 4 bytes per rank), ``repeats``, ``operations``, ``partition`` of the ranks into
-    groups that run at once (default: one group), ``workers``. Answer: {"times_s": {operation: {size: times}},
-    "median_s": {operation: {size: median}}}. The time of the collective is the largest over ranks, repeat by repeat.
+    job: ``sizes_bytes`` (default: 4 bytes per rank), ``repeats``, ``operations`` (default: USUAL), ``partition`` of the
+    ranks into groups that run at once (default: one group), ``workers``. Answer: {"times_s": {operation: {size:
+    times}}, "median_s": {operation: {size: median}}}. The time of the collective is the largest over ranks, repeat by
+    repeat.
     """
     workers, everyone = job.get("workers", 2), list(range(groups.world))
     group = groups.mine(job.get("partition") or [everyone], workers)
     sizes = job.get("sizes_bytes") or [4 * group.size()]
     times: dict[str, dict[str, list[float]]] = {}
-    for operation in job.get("operations") or list(OPERATIONS):
+    for operation in job.get("operations") or USUAL:
         times[operation] = {str(size): _timed(operation, size, group, job, groups) for size in sizes}
     medians = {operation: {size: median(held) for size, held in by.items()} for operation, by in times.items()}
     return {"times_s": times, "median_s": medians}
 
 
 def _timed(operation: str, size: int, group: Any, job: dict[str, Any], groups: Groups) -> list[float]:
-    size = -(-int(size) // (4 * group.size())) * 4 * group.size()
-    call, found = OPERATIONS[operation](size, group), []
+    begin_call, found = OPERATIONS[operation](whole_ranks(size, group), group), []
     for _ in range(1 + job.get("repeats", 9)):
         begin = agreed_instant(groups.all(job.get("workers", 2)))
-        call()
+        begin_call()()
         found.append(time.perf_counter() - begin)
     return found[1:]

@@ -6,8 +6,10 @@ kernels on a GPU, even on two cores. Needs torch (extra ``real``); nothing impor
 
 Model data: ``{"layers": [{"name", "params": [numel | [shape], ...], "forward_s", "backward_s"}, ...]}``. A layer may
 also have ``"buffers": [{"shape": numel | [shape], "dtype": "float32"}, ...]``, ``"saved": numel`` (an activation of so
-many elements kept from forward to backward) and ``"unused": true`` (its parameters take no part, as an expert or a head
-that a batch does not reach). ``"dtype"`` is that of the parameters, by default float32.
+many elements kept from forward to backward), ``"exchanges"`` (what it sends to ranks that share the model, see
+``real_exchanges``), ``"output"`` (bytes that a pipeline sends on after it, see ``real_pipeline``) and ``"unused":
+true`` (its parameters take no part, as an expert or a head that a batch does not reach). ``"dtype"`` is that of the
+parameters, by default float32.
 
 Order in which a layer's gradients become ready, in its backward after its sleep: last registered tensor first. That is
 what torch's own modules do: of nn.Linear (weight, bias) the bias comes first, then the weight.
@@ -16,7 +18,7 @@ what torch's own modules do: of nn.Linear (weight, bias) the bias comes first, t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import prod
 from typing import Any
@@ -24,9 +26,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from simulator.lab.real_exchanges import Exchanges
+
 #: (layer, 'forward' or 'backward', start, end) in seconds of ``time.perf_counter``.
 Span = tuple[str, str, float, float]
-LAYER_KEYS = {"name", "params", "forward_s", "backward_s", "buffers", "saved", "unused"}
+LAYER_KEYS = {"name", "params", "forward_s", "backward_s", "buffers", "saved", "unused", "exchanges", "output"}
 
 
 class _Touch(torch.autograd.Function):
@@ -51,21 +55,25 @@ class _Sleep(torch.autograd.Function):
         ctx.layer = layer
         if layer.saved:
             ctx.save_for_backward(torch.empty(layer.saved, dtype=x.dtype))
-        layer.sleep("forward", layer.forward_s)
+        layer.sleep("forward")
         return x.clone()
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
         layer, _ = ctx.layer, ctx.saved_tensors
-        layer.sleep("backward", layer.backward_s)
+        layer.sleep("backward")
         return gradient, None
 
 
 class Layer(nn.Module):
     """One layer. ``spans`` is where it writes when it ran; ``value`` gives its gradients' value."""
 
-    def __init__(self, told: dict[str, Any], dtype: Any, spans: list[Span], value: Callable[[], float]) -> None:
+    def __init__(
+        self, told: dict[str, Any], dtype: Any, spans: list[Span], value: Callable[[], float],
+        groups: Mapping[str, Any],
+    ) -> None:  # fmt: skip
         super().__init__()
+        self.exchanges = Exchanges(told.get("exchanges") or (), groups)
         self.label, self.spans, self.value = str(told["name"]), spans, value
         self.forward_s, self.backward_s = float(told.get("forward_s", 0)), float(told.get("backward_s", 0))
         self.saved, self.unused = int(told.get("saved", 0)), bool(told.get("unused", False))
@@ -86,12 +94,19 @@ class Layer(nn.Module):
                 x = _Touch.apply(x, getattr(self, name), self.value)
         return _Sleep.apply(x, self)
 
-    def sleep(self, which: str, seconds: float) -> None:
-        """Take no processor for so long, and note when that was."""
+    def sleep(self, which: str) -> None:
+        """Take no processor for as long as the pass takes, note when that was, and send what stands around it."""
+        self.exchanges.before(which)
         start = time.perf_counter()
-        if seconds > 0:
-            time.sleep(seconds)
+        if which == "forward":
+            self.exchanges.asleep("beside forward", self.forward_s)
+        elif self.names and self.exchanges.in_halves:
+            self.exchanges.asleep("beside input", self.backward_s / 2)
+            self.exchanges.asleep("beside weights", self.backward_s / 2)
+        else:
+            self.exchanges.asleep("beside input", self.backward_s)
         self.spans.append((self.label, which, start, time.perf_counter()))
+        self.exchanges.after(which)
 
 
 class Unit(nn.Module):
@@ -147,13 +162,14 @@ def unit_slices(layers: int, units: Sequence[Sequence[int]] | int | None) -> lis
 
 
 def build_model(
-    told: dict[str, Any], units: Sequence[Sequence[int]] | int | None, speed: float, value: Callable[[], float]
-) -> SleepingModel:
+    told: dict[str, Any], units: Sequence[Sequence[int]] | int | None, speed: float, value: Callable[[], float],
+    groups: Mapping[str, Any] | None = None,
+) -> SleepingModel:  # fmt: skip
     """The model that ``told`` describes (see the module), for one rank. All parameters are zero.
 
     units: what a strategy wraps together, see ``unit_slices``. speed: stated times are multiplied by it, for a rank
-    that is slower or faster than others. value: what this rank's gradients are, everywhere. Raises ValueError for a key
-    that a layer does not know.
+    that is slower or faster than others. value: what this rank's gradients are, everywhere. groups: axis -> this
+    rank's group, of those that exchanges name. Raises ValueError for a key that a layer does not know.
     """
     spans: list[Span] = []
     dtype = getattr(torch, told.get("dtype", "float32"))
@@ -163,7 +179,7 @@ def build_model(
         if unknown:
             raise ValueError(f"layer {layer.get('name')}: {sorted(unknown)}: expected {sorted(LAYER_KEYS)}")
         times = {key: speed * float(layer.get(key, 0)) for key in ("forward_s", "backward_s")}
-        layers.append(Layer({**layer, **times}, dtype, spans, value))
+        layers.append(Layer({**layer, **times}, dtype, spans, value, groups or {}))
     parts, done = [], 0
     for first, after in unit_slices(len(layers), units):
         parts += [*layers[done:first], Unit(layers[first:after])]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from typing import NamedTuple
 
-from simulator.lab.real_ddp import PASSED_ON, ddp, flat, naive, per_parameter, zero1_torch
+from simulator.lab.real_ddp import PASSED_ON, alone, ddp, flat, naive, per_parameter, zero1_torch
 from simulator.lab.real_fsdp import fsdp1, fsdp2
 from simulator.lab.real_training import Asked, Wrapped
 from simulator.lab.real_zero import zero1, zero2
@@ -37,6 +37,7 @@ _FSDP2 = _SHARDED | {
 }
 _FSDP1 = _SHARDED | {"sharding", "limit_all_gathers", "use_orig_params"}
 STRATEGIES = {
+    "alone": Strategy(alone, frozenset()),
     "naive": Strategy(naive, frozenset()),
     "flat": Strategy(flat, frozenset()),
     "per_parameter": Strategy(per_parameter, frozenset()),

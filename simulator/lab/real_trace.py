@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -52,7 +53,17 @@ class Recorder(TorchDispatchMode):
         super().__init__()
         self.launched: list[Launched] = []
 
+    def __enter__(self) -> Any:
+        _RECORDING.append(self)
+        return super().__enter__()
+
+    def __exit__(self, *args: Any) -> None:
+        _RECORDING.remove(self)
+        super().__exit__(*args)
+
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if _TOGETHER:
+            return function(*args, **(kwargs or {}))
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # a DTensor first turns into local tensors and collectives, which come back here
         namespace = function.namespace
@@ -65,6 +76,23 @@ class Recorder(TorchDispatchMode):
     def _note(self, op: str, size_bytes: int, group_size: int) -> None:
         if op:
             self.launched.append((op, size_bytes, group_size))
+
+
+#: Recorders that are on, and whether what is launched now is a part of something noted already.
+_TOGETHER: list[Launched] = []
+_RECORDING: list[Recorder] = []
+
+
+@contextmanager
+def noted_as(op: str, size_bytes: int, group_size: int) -> Iterator[None]:
+    """Messages that are launched meanwhile are one operation to the innermost recorder."""
+    for recorder in _RECORDING[-1:]:
+        recorder.launched.append((op, size_bytes, group_size))
+    _TOGETHER.append((op, size_bytes, group_size))
+    try:
+        yield
+    finally:
+        _TOGETHER.pop()
 
 
 def _of_c10d(function: Any, args: Any) -> Launched:
@@ -101,10 +129,11 @@ def _bytes(tensor: Any) -> int:
 def timed(step: Callable[[], None], begin: float) -> list[Any]:
     """Run a step under torch's profiler: [[op, bytes, group size, start, end], ...] in launch order.
 
-    Seconds from ``begin`` (of ``time.perf_counter``): start is when a worker of gloo takes the collective up, which may
-    be after its launch; end is when its data is there. Those of a reduce-scatter are of the all-reduce inside: the copy
-    of its input comes before (in the launching thread), that of its output when it is awaited. The profiler costs the
-    launching thread some tens of microseconds per operation.
+    Seconds from ``begin`` (of ``time.perf_counter``), None of what the profiler does not see: start is when a worker of
+    gloo takes the collective up, which may be after its launch, or when a send or receive is posted; end is when its
+    data is there. Those of a reduce-scatter are of the all-reduce inside: the copy of its input comes before (in the
+    launching thread), that of its output when it is awaited. The profiler costs the launching thread some tens of
+    microseconds per operation.
     """
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profile:
         with torch.profiler.record_function(_BEGIN):
@@ -118,10 +147,11 @@ def timed(step: Callable[[], None], begin: float) -> list[Any]:
     found = []
     for op, size, group_size in recorder.launched:
         event = next((e for e in left if e.name == f"gloo:{_INSIDE.get(op, op)}"), None)
+        ends: list[float | None] = [None, None]
         if event is not None:
             left.remove(event)
             ends = [(at - zero) * 1e-6 + offset_s for at in (event.time_range.start, event.time_range.end)]
-            found.append([op, size, group_size, *ends])
+        found.append([op, size, group_size, *ends])
     return found
 
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from simulator.errors import ScenarioError, UnsupportedError
+from simulator.lab.spread_model import spread
 from simulator.library import NcclLibrary
-from simulator.model_spec import LayersModel
+from simulator.model_spec import LayersModel, MeasuredExchange
 from simulator.parallel_spec import Parallel
 from simulator.problems import Loc
 from simulator.ranks_spec import Host
@@ -37,14 +38,16 @@ def training_job(
         _refuse(scenario, ("cluster", "library"), "the lab's processes talk over gloo; accepted: gloo")
     assert isinstance(scenario.model, LayersModel)
     assert scenario.train is not None
+    layers = layers_of(scenario.model)
     strategy, options = _strategy(scenario, num_ranks, node_size)
     if scenario.parallel.sync_each_micro_batch:
         options["sync"] = "every"
     return {
-        "kind": "train", "model": {"layers": layers_of(scenario.model)}, "strategy": strategy, "options": options,
+        "kind": "train", "model": {"layers": layers}, "strategy": strategy, "options": options,
         "optimizer": "none", "accumulation": scenario.train.grad_accumulation, "steps": steps,
         "warm_up": WARM_UP_DDP if strategy in _DDP else WARM_UP,
         "workers": WORKERS, **({"speed": [1 / speed for speed in speeds]} if speeds else {}),
+        **spread(scenario, num_ranks, layers),
     }  # fmt: skip
 
 
@@ -55,10 +58,19 @@ def layers_of(model: LayersModel) -> list[dict[str, Any]]:
             "name": layer.name if layer.repeat == 1 else f"{layer.name}.{index}",
             "params": [layer.params] if isinstance(layer.params, int) else list(layer.params),
             "forward_s": layer.forward, "backward_s": layer.backward,
+            **({"output": layer.output} if layer.output else {}),
+            **({"exchanges": [_exchange(e) for e in layer.exchanges]} if layer.exchanges else {}),
         }
         for layer in model.layers
         for index in range(layer.repeat)
     ]  # fmt: skip
+
+
+def _exchange(sent: MeasuredExchange) -> dict[str, Any]:
+    return {
+        "axis": sent.axis, "op": sent.op, "size_bytes": sent.size, "when": sent.when, "count": sent.count,
+        "pieces": sent.pieces,
+    }  # fmt: skip
 
 
 def check_scenario(scenario: Scenario) -> None:
@@ -79,6 +91,7 @@ def check_scenario(scenario: Scenario) -> None:
         ("train", "uneven"): (bool(train.uneven), "sleeping layers take the stated time whatever the batch"),
         ("train", "host_syncs"): (train.host_syncs != "never", "there is no device to wait for in the lab"),
         ("train", "recompute"): (train.recompute != "none", "sleeping layers keep nothing to compute again"),
+        ("train", "offload_activations"): (bool(train.offload_activations), "the lab has no device to copy from"),
         ("train", "clip_grad_norm"): (
             train.clip_grad_norm and scenario.parallel.strategy not in ("fsdp", "hsdp"), "the lab clips under FSDP only"
         ),

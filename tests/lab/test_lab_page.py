@@ -12,6 +12,8 @@ from itertools import permutations
 from pathlib import Path
 
 import pytest
+from test_lab_model_parallel import MOST as MOST_OF_MODELS
+from test_lab_model_parallel import WHERE
 from test_lab_training import APART, EVERYWHERE, MOST, USUAL, USUAL_SHARE
 
 from simulator.answer import cluster_network
@@ -97,6 +99,15 @@ def test_accuracy_is_told_of_every_configuration_of_the_tests() -> None:
     assert max(errors) <= MOST
 
 
+def test_accuracy_is_told_of_every_model_over_several_hosts() -> None:
+    errors = []
+    for fabric, (_, cases) in WHERE.items():
+        assert list(table(f"model {fabric}")) == list(cases)
+        errors += [abs(simulated / real - 1) for real, simulated in table(f"model {fabric}").values()]
+    (told,) = re.findall(r"runs them: each within ([\d.]+) %", " ".join(PAGE.split()))
+    assert max(errors) <= float(told) / 100 <= MOST_OF_MODELS
+
+
 @pytest.mark.parametrize("fabric", EVERYWHERE)
 def test_the_page_claims_the_order_of_ways_and_has_it(fabric: str) -> None:
     cases, times = EVERYWHERE[fabric][1], table(fabric)
@@ -118,6 +129,6 @@ def test_strategies_that_it_names_are_those_that_run() -> None:
 
 
 def test_links_and_files_exist() -> None:
-    for path in re.findall(r"`((?:tests|simulator|topologies)/[\w./-]+)`", PAGE):
+    for path in re.findall(r"`((?:tests|simulator|topologies|scenarios)/[\w./-]+)`", PAGE):
         assert (ROOT / path).exists(), path
     assert (ROOT / "topologies" / "lab-two-level.yaml").exists()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Any, NamedTuple
@@ -10,15 +10,16 @@ from typing import Any, NamedTuple
 from simulator.answer import StepAnswer, answer_step
 from simulator.engine.run import simulate
 from simulator.lab.fabric import ShapedFabric
-from simulator.lab.measuring import Numbers, measuring_jobs, numbers_of, run_jobs
+from simulator.lab.measuring import Answers, Numbers, measuring_jobs, numbers_of, run_jobs
 from simulator.lab.model import Way, topology_of
 from simulator.lab.shaped import Lab, open_lab
 from simulator.lab.training_job import training_job
 from simulator.lab_answer import measured_gloo, simulate_lab, step_times
+from simulator.lab_compare import named_passes, order_of_passes, stages_of_layers, whole_pass
 from simulator.library import AlphaBetaLibrary
 from simulator.load import load_library
 from simulator.network.builders import build_network
-from simulator.plan import Communicate, Plan, RankClass, Task
+from simulator.plan import BATCH_WORK, Communicate, Plan, RankClass, Task
 from simulator.scenario import Scenario
 
 STEPS = 3
@@ -36,12 +37,15 @@ class Case(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Of each case, by name: real_s, the median over STEPS of the last rank's end; simulated_s."""
+    """Of each case, by name: real_s, the median over STEPS of the last rank's end; simulated_s; unlike, see ``unlike``,
+    where steps were traced.
+    """
 
     real_s: dict[str, float]
     simulated_s: dict[str, float]
     numbers: Numbers
     real_time: bool
+    unlike: dict[str, list[str]]
 
     def error(self, name: str) -> float:
         """Simulated over real, minus 1."""
@@ -74,28 +78,86 @@ def scenario_of(case: Case, fabric: ShapedFabric) -> Scenario:
     })  # fmt: skip
 
 
-def ran(fabric: ShapedFabric, cases: Mapping[str, Case]) -> Found:
-    """Run every case for real, simulate it from the numbers measured on the same hosts."""
+def ran(fabric: ShapedFabric, cases: Mapping[str, Case], *, traced: bool = False) -> Found:
+    """Run every case for real, simulate it from the numbers measured on the same hosts. traced: note the operations of
+    one more step.
+    """
     scenarios = {name: scenario_of(case, fabric) for name, case in cases.items()}
     with open_lab(fabric) as lab:
-        numbers, real = _real(lab, fabric, scenarios)
-        simulated = {name: simulate_lab(s, fabric, numbers).timeline.end_s for name, s in scenarios.items()}
+        numbers, jobs, answers = _real(lab, fabric, scenarios, traced=traced)
+        real = _medians(answers)
+        steps = {name: simulate_lab(scenario, fabric, numbers) for name, scenario in scenarios.items()}
+        simulated = {name: step.timeline.end_s for name, step in steps.items()}
+        differences = {name: unlike(steps[name], jobs[name], answers[name]) for name in scenarios if traced}
         for _ in range(ROUNDS):
             slow = {name: s for name, s in scenarios.items() if simulated[name] < (1 - CLOSE) * real[name]}
             if not slow:
                 break
-            again = _real(lab, fabric, slow)[1]
+            again = _medians(_real(lab, fabric, slow)[2])
             real |= {name: min(real[name], again[name]) for name in slow}
-        return Found(real, simulated, numbers, lab.real_time)
+        return Found(real, simulated, numbers, lab.real_time, differences)
 
 
-def _real(lab: Lab, fabric: ShapedFabric, scenarios: Mapping[str, Scenario]) -> tuple[Numbers, dict[str, float]]:
+def _real(
+    lab: Lab, fabric: ShapedFabric, scenarios: Mapping[str, Scenario], *, traced: bool = False
+) -> tuple[Numbers, dict[str, dict[str, Any]], dict[str, Answers]]:
     per_side = fabric.hosts_per_side[0] if fabric.uplink_bit_per_s else 1
-    jobs = [training_job(scenario, fabric.num_hosts, per_side, STEPS) for scenario in scenarios.values()]
+    jobs = {
+        name: {**training_job(scenario, fabric.num_hosts, per_side, STEPS), "trace": traced}
+        for name, scenario in scenarios.items()
+    }
     measuring = measuring_jobs(lab)
-    answers = run_jobs(lab, [*measuring, *jobs])
-    real = dict(zip(scenarios, (median(step_times(a)) for a in answers[len(measuring) :]), strict=True))
-    return numbers_of(lab, answers[: len(measuring)]), real
+    answers = run_jobs(lab, [*measuring, *jobs.values()])
+    real = dict(zip(scenarios, answers[len(measuring) :], strict=True))
+    return numbers_of(lab, answers[: len(measuring)]), jobs, real
+
+
+def _medians(answers: Mapping[str, Answers]) -> dict[str, float]:
+    return {name: median(step_times(answer)) for name, answer in answers.items()}
+
+
+# --------------------------------------------------------------------------------------------- the same operations
+
+
+def unlike(simulated: StepAnswer, job: Mapping[str, Any], real: Answers) -> list[str]:
+    """Where a rank's real step and its part of the plan differ in what it runs, sends or receives, or in the order.
+
+    Collectives with their bytes and the size of their group, sends and receives with their bytes, passes by name.
+    """
+    plan, stages = simulated.timeline.plan, stages_of_layers(job)
+    found = []
+    for rank, answer in enumerate(real):
+        own = next(ranks.name for ranks in plan.classes if rank in ranks.ranks)
+        planned = list(_launched(plan, rank, own))
+        saw = [(op, size, 0 if op in ("send", "recv") else group) for op, size, group in answer["steady"]]
+        pairs = [
+            (kind, [one for one in saw if _apart(one[0]) == kind], [one for one in planned if _apart(one[0]) == kind])
+            for kind in ("send", "recv", "collectives")
+        ]
+        runs = [s.task.name for s in simulated.timeline.spans if s.ranks == own and s.task.kind in BATCH_WORK]
+        pairs.append(("passes", _passes(answer["spans"][-1], stages, plan), list(dict.fromkeys(map(whole_pass, runs)))))
+        found += [f"rank {rank}, {kind}: real {a}, simulated {b}" for kind, a, b in pairs if a != b]
+    return found
+
+
+def _launched(plan: Plan, rank: int, own: str) -> Iterator[tuple[str, float, int]]:
+    for task in plan.tasks:
+        if isinstance(task, Communicate) and own in task.classes:
+            group = next(group for group in plan.axes[task.axis] if rank in group)
+            lone = task.op == "send"
+            op = task.op if not lone or group[0] == rank else "recv"
+            yield from [(op, task.message_bytes, 0 if lone else len(group))] * task.repeat
+
+
+def _apart(op: str) -> str:
+    return op if op in ("send", "recv") else "collectives"
+
+
+def _passes(step: Sequence[Sequence[Any]], stages: Mapping[str, int], plan: Plan) -> list[str]:
+    """Names of the passes of a real step in the order of their begins."""
+    order = order_of_passes(plan)
+    named = ((start, name) for name, (start, _) in named_passes(step, stages, order))
+    return list(dict.fromkeys(name for _, name in sorted(named)))
 
 
 def misordered(found: Found, names: Sequence[str], apart: float) -> list[tuple[str, str]]:
