@@ -12,7 +12,18 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from simulator.errors import UnsupportedError
-from simulator.fields import Bandwidth, Bytes, BytesOrZero, FlopPerSecond, Frozen, Price, Share, ShareOrZero, TimeOrZero
+from simulator.fields import (
+    Bandwidth,
+    Bytes,
+    BytesOrZero,
+    FlopPerSecond,
+    Frozen,
+    Price,
+    Share,
+    ShareOrZero,
+    TimeOrZero,
+    errors_at,
+)
 from simulator.library import Generation
 from simulator.range_spec import BytesRange, FactorRange, NumberRange, ShareRange, TimeRange, check_ranges
 
@@ -114,8 +125,9 @@ class DeviceSpec(Frozen):
     ``comm_sm_share`` the share of compute lost while a collective runs on this device, where the library's channels are
     unknown (0: it needs no cores), ``sms_per_channel`` the cores of one channel, ``comm_memory_accesses`` the bytes of
     memory traffic for each byte sent, which compute then lacks. ``context`` is the memory a process takes before its
-    first tensor, ``communicator`` what the first communicator adds. ``kernels`` is how the device's usual ``framework``
-    runs element-wise work (``training.elementwise``): PyTorch eager, XLA always fused.
+    first tensor, ``communicator`` what the first communicator adds. ``host_link`` is what a copy between its memory and
+    that of the host reaches, each way, of this device alone: several that share a PCIe switch get less. ``kernels``
+    is how the device's usual ``framework`` runs element-wise work (``training.elementwise``): PyTorch eager, XLA fused.
     """
 
     name: str
@@ -141,6 +153,8 @@ class DeviceSpec(Frozen):
     communicator: BytesOrZero
     communicator_range: BytesRange | None = None
     communicator_source: str = Field(min_length=1)
+    host_link: Bandwidth | None = None
+    host_link_source: Annotated[str, Field(min_length=1)] | None = None
     framework: Literal["pytorch", "xla"] = "pytorch"
     kernels: Literal["eager", "fused"] = "eager"
     efficiency: Efficiency
@@ -150,6 +164,8 @@ class DeviceSpec(Frozen):
 
     @model_validator(mode="after")
     def _is_inside_its_ranges(self) -> DeviceSpec:
+        if self.host_link is not None and self.host_link_source is None:
+            raise errors_at("DeviceSpec", (("host_link_source",), ""))
         check_ranges(self, "comm_memory_accesses", "context", "communicator")
         return self
 

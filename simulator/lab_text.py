@@ -65,7 +65,7 @@ def lab_text(answer: LabAnswer, width: int) -> Iterator[RenderableType]:
     if not answer.real_time:
         yield Text("real times are inflated: without the right to run in real time (SCHED_RR) programs wait their turn")
     yield from _lanes(answer, max(_LEAST_LANE, min(width, _MOST_LINE) - _EDGES))
-    yield Text("f: forward, b: backward, =: a collective (real: of one more step, under torch's profiler)")
+    yield Text("f: forward, b: backward, =: a collective or message (real: of one more step, under torch's profiler)")
     yield Text("from the first rank that begins to the last that ends")
     yield Text()
     yield _table(answer)

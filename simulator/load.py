@@ -40,7 +40,11 @@ def load_scenario(path_or_name: str | os.PathLike[str], overrides: Sequence[str]
     Raises ScenarioError listing every problem of the scenario, one line each (UnsupportedError when all of them
     are merely not in this version), or the problems of the topology file it names.
     """
-    source = apply_overrides(_scenario_source(os.fspath(path_or_name)), overrides, _FORMS)
+    return scenario_of(apply_overrides(_scenario_source(os.fspath(path_or_name)), overrides, _FORMS))
+
+
+def scenario_of(source: Source) -> Scenario:
+    """The scenario in a document, with all that it names read; paths start at its directory. Raises as above."""
     try:
         scenario = validate(source, Scenario)
     except ScenarioError as error:

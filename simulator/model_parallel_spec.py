@@ -16,11 +16,12 @@ from simulator.problems import nearest
 
 DIMENSIONS: Final = ("tp", "cp", "ep", "dp", "pp")
 DEFAULT_ORDER: Final = "tp-cp-ep-dp-pp"
-#: key -> the degree that has to be above 1 for it to change anything.
-NEEDS: Final = {
-    "sequence_parallel": "tp", "async_tp": "tp", "schedule": "pp", "chunks": "pp", "stages": "pp",
-    "embedding_as_layer": "pp", "overlap_p2p": "pp", "cp_method": "cp", "cp_balanced": "cp", "etp": "ep",
-    "expert_nodes": "ep", "deduplicate": "ep",
+#: key -> the degrees of which one has to be above 1 for it to change anything.
+NEEDS: Final[dict[str, tuple[str, ...]]] = {
+    "sequence_parallel": ("tp",), "async_tp": ("tp",), "schedule": ("pp",), "chunks": ("pp",), "stages": ("pp",),
+    "embedding_as_layer": ("pp",), "overlap_p2p": ("pp",),
+    "deallocate_outputs": ("pp",), "cp_method": ("cp",), "cp_balanced": ("cp",),
+    "etp": ("ep", "tp"), "expert_nodes": ("ep",), "deduplicate": ("ep",),
 }  # fmt: skip
 
 
@@ -32,7 +33,7 @@ def _order(text: str) -> str:
             raise ScenarioError(f"{name!r} is no dimension; accepted are {', '.join(DIMENSIONS)}"
                                 f"{nearest(name, DIMENSIONS)}")  # fmt: skip
     if sorted(named) != sorted(DIMENSIONS):
-        raise ScenarioError(f"names each of {', '.join(DIMENSIONS)} once, such as {DEFAULT_ORDER}; got {text!r}")
+        raise ScenarioError(f"names each of {', '.join(DIMENSIONS)} once, such as {DEFAULT_ORDER}")
     return text
 
 
@@ -79,6 +80,10 @@ class ModelParallel(Frozen):
         default=None, description="whether sends between stages run beside compute; true for schedules of several "
         "chunks when left out"
     )  # fmt: skip
+    deallocate_outputs: bool | None = Field(
+        default=None, description="whether what a stage has sent on is freed (Megatron's deallocate_pipeline_outputs) "
+        "and not kept until its backward; true for Megatron and for DualPipe when left out"
+    )  # fmt: skip
     cp_method: Literal["ring", "all_gather", "ulysses"] = Field(
         default="ring", description="how keys and values get around: a ring beside attention, an all-gather before "
         "it, or all-to-alls that share heads instead"
@@ -121,7 +126,6 @@ class ModelParallel(Frozen):
 
 def idle_keys(data: dict[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """Keys that are given and would change nothing, and why."""
-    for key, degree in NEEDS.items():
-        size = data.get(degree) or 1
-        if data.get(key) is not None and size == 1:
-            yield (key,), f"needs {degree} above 1; got {degree} {size}"
+    for key, degrees in NEEDS.items():
+        if data.get(key) is not None and all((data.get(degree) or 1) == 1 for degree in degrees):
+            yield (key,), f"needs {' or '.join(degrees)} above 1; got {', '.join(f'{degree} 1' for degree in degrees)}"

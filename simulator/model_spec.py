@@ -44,9 +44,19 @@ class MeasuredExchange(Frozen):
     size: BytesOrZero = Field(description="its size, counted as nccl-tests counts it")
     when: When = Field(
         description="before, after or beside the forward or backward; 'beside input' and 'beside weights' run beside "
-        "the halves of the backward"
+        "the halves of the backward of a layer with params"
     )
     count: Annotated[int, Field(ge=1, le=1_000_000)] = Field(default=1, description="how many in a row")
+    pieces: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
+        default=1, description="into how many pieces the forward is cut that it runs beside; the last has nothing "
+        "beside it, as in ring attention, whose ranks are as many"
+    )  # fmt: skip
+
+    @model_validator(mode="after")
+    def _pieces_are_of_a_forward(self) -> MeasuredExchange:
+        if self.pieces > 1 and self.when != "beside forward":
+            raise ValueError(f"pieces: needs 'when: beside forward'; got {self.when!r}")
+        return self
 
 
 class MeasuredLayer(Frozen):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 from simulator.errors import SimulatorError
 
@@ -20,10 +21,16 @@ COMPUTE_LANE = "compute"
 
 #: Kinds of compute whose time grows with the samples that a rank works on.
 BATCH_WORK = frozenset({"forward", "backward"})
+#: Kind of copies between device and host memory, by engines of their own: neither the speed of a rank's cores nor what
+#: it sends slows them.
+HOST_COPY = "host copy"
 #: What device memory is held for. The peak of a rank is told by these.
 MEMORY_KINDS = ("params", "grads", "optimizer", "activations", "gathered", "buffers", "workspace")
+#: Kind of buffers that are in the memory of the host.
+HOST_MEMORY = "host"
 
 
+@cache
 def comm_lane(axis: str, communicator: str = "") -> str:
     """Lane of a communicator of an axis: it runs one collective at a time."""
     return f"comm {axis} {communicator}".rstrip()
@@ -51,7 +58,7 @@ class RankClass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buffer:
-    """Device memory of one rank. name: unique in the plan. kind: one of ``MEMORY_KINDS``."""
+    """Device memory of one rank. name: unique in the plan. kind: one of ``MEMORY_KINDS``, or ``HOST_MEMORY``."""
 
     name: str
     kind: str
@@ -62,7 +69,7 @@ class Buffer:
 class Compute:
     """Work of ``seconds`` on a lane of every rank of ``classes``, when nothing disturbs it.
 
-    kind: forward, backward, optimizer, copy. part: the operation of the model that it belongs to.
+    kind: forward, backward, optimizer, copy, ``HOST_COPY``. part: the operation of the model that it belongs to.
     host_s: what the host thread takes to issue it, as ``launches`` kernels: work starts after the first and does not
     end before the last. host_after: tasks that the host waits for before it issues this one and all later ones.
     allocates: taken when the task starts. frees: names of buffers that are given back when it ends.
@@ -123,6 +130,8 @@ Task = Compute | Communicate
 
 def seconds_on(task: Compute, ranks: RankClass) -> float:
     """What the task takes on ranks of a class when nothing disturbs it."""
+    if task.kind == HOST_COPY:
+        return task.seconds * ranks.work
     return task.seconds * (ranks.work if task.kind in BATCH_WORK else 1.0) / ranks.speed
 
 
@@ -186,7 +195,7 @@ class Plan:
         for buffer in buffers:
             if buffer.name in held:
                 raise PlanError(f"plan '{self.title}': {by}: buffer '{buffer.name}' is held already")
-            if buffer.kind not in MEMORY_KINDS:
+            if buffer.kind not in (*MEMORY_KINDS, HOST_MEMORY):
                 raise PlanError(f"plan '{self.title}': {by}: buffer '{buffer.name}' is of no kind: '{buffer.kind}'")
             held.add(buffer.name)
 

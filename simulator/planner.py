@@ -28,6 +28,7 @@ from simulator.rank_classes import Look, classes_of_roles, fold_ranks, merge_loo
 from simulator.rank_looks import looks_of
 from simulator.scenario import Scenario, Train
 from simulator.strategies.composed import drafts
+from simulator.strategies.recomputing import checkpoints_in_stages, checkpoints_of
 from simulator.strategies.sharding import computing_precision
 from simulator.strategies.step import Draft, StepInputs
 from simulator.training.compute import (
@@ -137,8 +138,11 @@ def _step_inputs(
         build_model, scenario.model, seq_len=train.seq_len, micro_batch=train.micro_batch, precision=computing,
         attention=train.attention, kernels=kernels, recompute=train.recompute, base_dir=Path(),
     )  # fmt: skip
-    whole = build()
-    model = build(shards=shards_of(scenario.parallel, _node_size(network))) if mesh else whole
+    whole = build(checkpoints=checkpoints_of(train))
+    checkpoints = checkpoints_in_stages(train, whole, scenario.parallel)
+    model = whole
+    if mesh:
+        model = build(checkpoints=checkpoints, shards=shards_of(scenario.parallel, _node_size(network)))
     if not model.num_parameters and scenario.parallel.strategy != "ddp":
         told = f"{model.name} has no parameters that {scenario.parallel.strategy} could share; accepted: ddp"
         raise ScenarioError(scenario.describe(("parallel", "strategy"), told))
@@ -165,11 +169,26 @@ def _step_inputs(
         mesh=mesh, model=model, precision=precision, parallel=scenario.parallel,
         forward_s=tuple(f for f, _ in times), backward_s=tuple(b for _, b in times), weight_grad_s=tuple(weights_s),
         optimizer_s=optimizer_s, optimizer=train.optimizer,
+        offloaded_share=train.offload_activations, host_bytes_per_s=_host_link(train, device),
         copy_bytes_per_s=copy_rate, launch_s=launch_s, num_ranks=mesh.size("dp", "cp") if mesh else network.num_gpus,
         node_size=max(1, _node_size(network) // (mesh.tp if mesh else 1)), micro_batches=train.grad_accumulation,
         clip_grad_norm=train.clip_grad_norm, context_bytes=device.context if device else 0.0,
         communicator_bytes=device.communicator if device else 0.0, host=host, streams=_streams(network),
+        both_ways=getattr(network.library, "both_ways", True),
     ), whole  # fmt: skip
+
+
+def _host_link(train: Train, device: DeviceSpec | None) -> float:
+    """Bytes/s between device and host. Raises ScenarioError where copies are asked for and the rate is unknown."""
+    if device is not None and device.host_link is not None:
+        return device.host_link
+    if train.offload_activations:
+        named = "the topology names no device" if device is None else f"{device.name} has no 'host_link'"
+        raise ScenarioError(
+            f"train.offload_activations: the rate of copies to the host is unknown, as {named}; accepted: false, or a "
+            "device with one, such as 55.4 GB/s for PCIe 5.0 x16"
+        )
+    return math.inf
 
 
 def _mesh(scenario: Scenario, network: Network) -> Mesh | None:

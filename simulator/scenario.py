@@ -37,15 +37,15 @@ from simulator.model_spec import LayersModel, Model, PresetModel
 from simulator.origin import Origin
 from simulator.parallel_spec import Parallel
 from simulator.problems import Loc, nearest
-from simulator.ranks_spec import Host, Jitter, Straggler, UnevenBatch
+from simulator.ranks_spec import Host, Jitter, Straggler
 from simulator.scale_spec import Scale
 from simulator.topology import AnyTopology, TopologySpec
+from simulator.train_spec import Train as Train
 
 MAX_GPUS: Final = 1_000_000
 Op = Literal[
     "broadcast", "reduce", "all_reduce", "scatter", "gather", "all_gather", "reduce_scatter", "all_to_all", "send_recv"
 ]  # fmt: skip
-Precision = Literal["bf16-mixed", "fp16-mixed", "bf16-master", "bf16-moments", "bf16", "tf32", "fp32"]
 
 
 def _whole_bytes(size_bytes: float) -> float:
@@ -109,48 +109,6 @@ class Cluster(Frozen):
         """The topology itself: ``load_scenario`` has put it in the place of its name."""
         assert isinstance(self.topology, TopologySpec), "the topology is a name: load_scenario reads it"
         return self.topology
-
-
-class Train(Frozen):
-    """One optimizer step, as each data-parallel rank sees it."""
-
-    seq_len: Annotated[int, Field(ge=1, le=1_000_000_000)] = Field(
-        default=1, description="tokens in a sequence; only measured layers and image models can do without"
-    )
-    micro_batch: Count = Field(description="sequences of one forward and backward pass on one rank")
-    grad_accumulation: Count = Field(default=1, description="micro-batches added up before the optimizer steps")
-    uneven: Items[UnevenBatch] = Field(
-        default=(), description="ranks with a micro-batch of their own: [{ranks: [0, 1], micro_batch: 2}]"
-    )
-    host_syncs: Literal["never", "step", "micro_batch"] = Field(
-        default="never",
-        description="how often the host waits for the device, as loss.item() does: at the end of each step, or of each "
-        "micro-batch",
-    )
-    precision: Precision = Field(default="bf16-mixed", description="types of compute, parameters and gradients")
-    optimizer: Literal["adamw", "adam", "sgd", "sgd-momentum"] = Field(
-        default="adamw", description="optimizer, which decides the bytes of its state"
-    )
-    attention: Literal["flash", "flash-1", "flash-3", "eager"] = Field(
-        default="flash",
-        description="attention kernel: FlashAttention 2 (flash), 1 or 3, or one that keeps its score matrix (eager)",
-    )
-    kernels: Literal["eager", "fused"] | None = Field(
-        default=None,
-        description="element-wise work: one kernel per operation (eager), or fused by a compiler; left out: as the "
-        "device's usual framework does it",
-    )
-    recompute: Literal["none", "selective", "selective-op", "full"] = Field(
-        default="none",
-        description="activations dropped in forward and computed again in backward: of attention alone (selective), "
-        "of all but attention and every second product (selective-op, as torchtitan), or of whole blocks (full)",
-    )
-    clip_grad_norm: bool = Field(
-        default=False, description="whether the norm of all gradients is computed before the optimizer steps"
-    )
-    mfu: Literal["6N", "6N+attention", "6N-no-embedding+attention"] = Field(
-        default="6N+attention", description="which FLOP count the reported MFU is defined by"
-    )
 
 
 class Limits(Frozen):

@@ -52,6 +52,10 @@ _ELSEWHERE: Final = {
     "train.kernels": "compile torch_compile",
     "train.recompute": "gradient_checkpointing activation_checkpointing activation_checkpoint recompute_activations "
     "recompute_granularity activation_recomputation",
+    "train.recompute_layers": "recompute_num_layers checkpoint_num_layers activations_checkpoint_num_layers",
+    "train.recompute_group": "recompute_method activations_checkpoint_method",
+    "train.offload_activations": "activation_offloading enable_activation_offloading cpu_offloading "
+    "cpu_offloading_num_layers fine_grained_activation_offloading cpu_checkpointing",
     "train.clip_grad_norm": "gradient_clipping clip_grad max_grad_norm max_norm gradient_clip_val",
 }
 _OURS: Final = {name: ours for ours, names in _ELSEWHERE.items() for name in names.split()}

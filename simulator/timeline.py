@@ -75,6 +75,14 @@ class Timeline:
         return self._by_class.get(ranks, ())
 
     @cached_property
+    def ended_s(self) -> Mapping[str, float]:
+        """By task, when it is over everywhere."""
+        found: dict[str, float] = {}
+        for span in self.spans:
+            found[span.task.name] = max(span.end_s, found.get(span.task.name, 0.0))
+        return found
+
+    @cached_property
     def _by_class(self) -> Mapping[str, tuple[Span, ...]]:
         found: dict[str, list[Span]] = {}
         for span in self.spans:

@@ -97,8 +97,9 @@ class FabricSpec(Frozen):
     that bandwidth upwards, over fewer spines where a cable would be slower than a NIC. One ``spine``
     here may stand for several tiers of real switches.
 
-    ``spine_choice``: 'hash' pins each pair of GPUs to one spine (ECMP), 'adaptive' spreads every
-    message evenly over all. ``pxn``: a message to another rail goes by NVSwitch to the local GPU of
+    ``spine_choice``: 'hash' pins each pair of GPUs to one spine (ECMP), 'destination' gives the ports of a leaf the
+    spines in turn (D-mod-K, InfiniBand's routing of fat trees, which rings and pipelines never overload), 'adaptive'
+    spreads every message evenly over all. ``pxn``: a message to another rail goes by NVSwitch to the local GPU of
     that rail and out of its NIC (NCCL 2.12 and later); left out, so it is on rail-optimised machines
     with NVSwitch. ``pcie_tree``: what GPUs share on their way to a NIC of another tree; left out where each
     NIC is near its GPU. ``fabric`` tells the library profile which measured latencies hold.
@@ -114,7 +115,7 @@ class FabricSpec(Frozen):
     spine_latency: TimeOrZero = 0.0
     oversubscription: Annotated[float, Field(ge=1.0, le=1000.0)] = 1.0
     rail_optimised: bool = True
-    spine_choice: Literal["hash", "adaptive"] = "hash"
+    spine_choice: Literal["hash", "destination", "adaptive"] = "hash"
     pxn: bool | None = None
     source: Source
 

@@ -63,14 +63,18 @@ class DaskProcesses:
     def said(self) -> str:
         return "\n".join(path.read_text() for path in sorted(self.folder.glob("*.log")))
 
-    def tasks(self) -> int:
-        """Tasks that the scheduler knows."""
+    def wait_for_no_tasks(self, patience_s: float = 30.0) -> None:
+        """Until the scheduler knows of none. Raises AssertionError when it still does after that time."""
         code = (
-            "import sys; from distributed import Client\n"
+            "import sys, time; from distributed import Client\n"
+            "until = time.monotonic() + float(sys.argv[2])\n"
             "with Client(sys.argv[1]) as client:\n"
-            "    print(client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)))"
+            "    while client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)):\n"
+            "        assert time.monotonic() < until\n"
+            "        time.sleep(0.1)"
         )
-        return int(subprocess.check_output([sys.executable, "-c", code, self.address], stderr=subprocess.DEVNULL))
+        asked = [sys.executable, "-c", code, self.address, str(patience_s)]
+        assert subprocess.run(asked, capture_output=True).returncode == 0, "the cluster still has tasks"
 
     def stop(self) -> None:
         for process in self.processes:

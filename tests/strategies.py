@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from hypothesis import settings
 from hypothesis import strategies as st
 from networks import graph
 from numpy.typing import NDArray
@@ -23,6 +24,14 @@ IN_SWITCHES = {key for key in ALGORITHMS if make_schedule(*key, Layout(num_ranks
 ON_ANY_NETWORK = sorted(set(ALGORITHMS) - IN_SWITCHES)
 
 collectives = st.sampled_from(ON_ANY_NETWORK)
+
+
+def examples(count: int) -> int:
+    """So many; in the fast tier at most half as many as where a test does not say how many (see ``conftest``)."""
+    usual = settings().max_examples
+    return count if usual >= 100 else min(count, usual // 2)
+
+
 sizes = st.sampled_from(SIZES)
 
 

@@ -80,6 +80,7 @@ def test_held_out_runs_are_predicted_within_twelve_percent_at_the_median() -> No
     assert np.quantile(found, 0.9) <= 0.20
 
 
+@pytest.mark.slow
 def test_no_held_out_source_is_off_by_more_than_twelve_percent() -> None:
     """So that the 57 runs of one source do not hide the others."""
     for name in {run.source for run in ALL if run.use == "held out"}:

@@ -47,8 +47,8 @@ BLOCKS = {
         "device fault library_fits library_rules library range_spec topology", "errors problems fields", "pydantic"
     ),
     "question": Block(
-        "budget_spec preset model_spec origin model_parallel_spec parallel_spec ranks_spec scale_spec scenario",
-        "errors units fields problems machines", "pydantic",
+        "budget_spec preset model_spec origin model_parallel_spec parallel_spec ranks_spec scale_spec train_spec "
+        "scenario", "errors units fields problems machines", "pydantic",
     ),
     "schema": Block("schema", "machines question", "pydantic"),
     # what keys mean: of JSON outputs (a file of its own) and of scenarios (their schema)
@@ -65,12 +65,12 @@ BLOCKS = {
     "network": Block("network", "errors problems machines", "networkx numpy"),
     # the flags of the command line about places -> networks with ranks placed on them
     "placing": Block("placing", "errors problems units spans machines network"),
-    # real programs on virtual hosts with shaped links, and the network that stands for them
-    "lab": Block("lab", "errors problems machines question network"),
     # integers -> schedule; no network, no YAML, no clock
     "collectives": Block("collectives", "errors problems nouns", "numpy"),
     # integers -> orders of a pipeline, and those played without communication; no network, no plan
     "pipelines": Block("pipelines", "errors problems"),
+    # real programs on virtual hosts with shaped links, and the network that stands for them
+    "lab": Block("lab", "errors problems machines question nouns network pipelines"),
     # published measurements as rows, and how far predictions are from them; no engine
     "measurements": Block("measurements", "yaml collectives", "numpy"),
     # a user's own nccl-tests log -> rows -> fitted constants; no engine
@@ -111,15 +111,17 @@ BLOCKS = {
     ),
     # a real run in the lab beside its simulation
     "comparison": Block(
-        "lab_answer lab_text", "errors units machines question load nouns network lab collectives engine report answer",
-        "numpy rich",
+        "lab_compare lab_answer lab_text",
+        "errors units machines question load nouns network lab collectives engine report answer", "numpy rich",
     ),
     # steps with inputs at other values: ranges, and which input moves the result most
     "uncertainty": Block(
         "uncertainty", "errors units machines question scaling network results report answer", "rich matplotlib"
     ),
     # files of other programs -> scenarios
-    "importing": Block("importing", "errors problems yaml machines question load network training"),
+    "importing": Block(
+        "importing", "errors problems yaml machines question load network pipelines training planner"
+    ),
     # changes of a scenario, simulated and ranked
     "checking": Block(
         "checking",

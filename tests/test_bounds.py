@@ -100,8 +100,8 @@ POWER_OF_TWO_FORMS: dict[tuple[str, str], Callable[[int, float, float, float], f
 @pytest.mark.parametrize(
     ("fidelity", "num_ranks"),
     [
-        ("vector", NUM_RANKS[1:]), ("message", NUM_RANKS[1:-2]),
-        pytest.param("message", NUM_RANKS[-2:], marks=pytest.mark.slow),
+        ("vector", NUM_RANKS[1:]), ("message", NUM_RANKS[1:-3]),
+        pytest.param("message", NUM_RANKS[-3:], marks=pytest.mark.slow),
     ],
     ids=["vector", "message", "message, many ranks"],
 )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,12 @@ def asked(*arguments: str) -> Result:
 def told(*arguments: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(asked(*arguments, "--json").output)
     return found
+
+
+@cache
+def told_of(name: str) -> dict[str, Any]:
+    """Of a shipped scenario as it is, with all advice."""
+    return told(name)
 
 
 def one_layer(path: Path, tokens: int, bandwidth: str, parallel: dict[str, Any]) -> str:
@@ -120,12 +127,11 @@ def test_a_model_that_does_not_fit_does_with_the_first_advice() -> None:
 
 @pytest.mark.slow
 def test_communication_that_does_not_hide_does_with_the_first_advice() -> None:
-    path = str(ROOT / "scenarios/gpt2-two-workstations-10gbe.yaml")
-    before = told(path)
+    before = told_of("gpt2-two-workstations-10gbe")
     assert before["exposed_share"] > USUAL_EXPOSED
     advice = before["verdicts"][1]["try"]
     assert advice
-    after = told(path, *advice[0]["set"], "--no-search")
+    after = told("gpt2-two-workstations-10gbe", *advice[0]["set"], "--no-search")
     assert after["feasible"]
     assert after["exposed_share"] <= USUAL_EXPOSED
 
@@ -172,7 +178,7 @@ def test_70b_in_full_is_sent_to_the_32_a100_that_its_users_found_to_be_the_least
 @pytest.mark.slow
 def test_no_advice_hides_communication_behind_work_that_nobody_needs() -> None:
     """Memory has 16 GiB of room: recomputation would only slow compute down until communication hides."""
-    (verdict, *_) = [v for v in told("gpt2-two-workstations-10gbe")["verdicts"] if not v["ok"]]
+    (verdict, *_) = [v for v in told_of("gpt2-two-workstations-10gbe")["verdicts"] if not v["ok"]]
     assert verdict["try"]
     assert not [setting for change in verdict["try"] for setting in change["set"] if "recompute" in setting]
 

@@ -461,6 +461,7 @@ def test_shell_completes_without_importing_anything_heavy(words: str, offered: l
     assert not set(result.err.split()) & HEAVY
 
 
+@pytest.mark.slow
 def test_run_imports_no_plotting() -> None:
     assert "matplotlib" not in python("-c", PRINT_MODULES, "run", SMALL).err.split()
 
@@ -500,6 +501,7 @@ def test_full_disk_is_said_and_not_called_a_bug() -> None:
     assert lines_of(run.stderr) == ["error: cannot write the output: No space left on device"]
 
 
+@pytest.mark.slow
 def test_terminal_that_knows_only_ascii_gets_an_answer() -> None:
     result = python("-m", "simulator", "run", SMALL, environment={"PYTHONIOENCODING": "ascii"})
     assert (result.code, result.err) == (0, "")

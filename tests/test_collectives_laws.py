@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import torus_shapes
+from strategies import examples, torus_shapes
 
 from simulator.collectives import ALGORITHMS, make_schedule
 from simulator.collectives.check import check, check_data, steps
@@ -35,7 +35,7 @@ def layouts(draw: st.DrawFn, max_ranks: int = 20) -> Layout:
 
 
 @given(every_algorithm, layouts(), st.integers(0, 2**32 - 1))
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_everyone_ends_with_what_was_promised(collective: tuple[str, str], layout: Layout, seed: int) -> None:
     schedule = make_schedule(*collective, layout, 1000.0)
     check(schedule)
@@ -123,7 +123,7 @@ def test_every_algorithm_has_a_formula_for_its_bytes() -> None:
 
 
 @given(every_algorithm, layouts())
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_bytes_are_those_of_the_formula(collective: tuple[str, str], layout: Layout) -> None:
     p, size = layout.num_ranks, 60.0 * layout.num_ranks
     schedule = make_schedule(*collective, layout, size)
@@ -163,7 +163,7 @@ SENDS_SUMS_ON = {"halving_doubling", "nvls"}
 
 
 @given(st.sampled_from(COPYING), layouts())
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_nobody_receives_what_he_holds_already(collective: tuple[str, str], layout: Layout) -> None:
     schedule = make_schedule(*collective, layout, 1000.0)
     held = promise(schedule).start.copy()
@@ -178,7 +178,7 @@ REDUCING = [key for key in TABLE if key[0] in {"reduce", "reduce_scatter"} and k
 
 
 @given(st.sampled_from(REDUCING), layouts())
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_nobody_adds_his_share_of_a_chunk_twice(collective: tuple[str, str], layout: Layout) -> None:
     schedule = make_schedule(*collective, layout, 1000.0)
     added: set[tuple[int, int]] = set()
@@ -195,7 +195,7 @@ def pieces_of(schedule: Schedule) -> set[int]:
 
 
 @given(every_algorithm, layouts())
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_every_chunk_moves_unless_it_is_a_block_for_its_own_rank(collective: tuple[str, str], layout: Layout) -> None:
     schedule = make_schedule(*collective, layout, 1000.0)
     p = schedule.num_ranks

@@ -178,6 +178,7 @@ def test_field_case_c08_weak_scaling_loses_less_than_was_measured(name: str, our
     assert lost["1B"] > lost["7B"] > lost["30B"] >= lost["70B"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MPT)
 def test_field_case_c08_what_was_lost_is_what_collectives_take_longer(name: str) -> None:
     """From 128 to 512 GPUs a step took 784, 296, 98 and 60 ms longer; our collectives, hidden ones too, take 562, 293,

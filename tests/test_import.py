@@ -216,7 +216,9 @@ def test_what_a_file_says_is_what_its_scenario_says(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-@pytest.mark.parametrize("drop", [False, True], ids=["whole", "without model parallelism"])
+@pytest.mark.parametrize(
+    "drop", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["whole", "without model parallelism"]
+)
 def test_every_option_is_behind_a_value_or_among_the_ignored(path: Path, drop: bool) -> None:
     options = KINDS[kind_of(path)].read(path.read_text(encoding="utf-8"), path)
     draft = imported(kind_of(path), path, drop_model_parallel=drop)

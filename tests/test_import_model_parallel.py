@@ -68,6 +68,7 @@ def runs(tmp_path: Path, draft: Draft) -> bool:
 # ---- torchtitan: micro-batches ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("section", ["parallelism", "experimental"])
 @pytest.mark.parametrize(
     ("local", "more", "micro"),
@@ -136,6 +137,7 @@ def test_a_pipeline_that_torchtitan_refuses_is_refused_in_its_words(
 # ---- torchtitan: stages ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -189,6 +191,7 @@ def test_cuts_hold_every_layer_once_and_differ_by_the_ends_alone(
         assert ceil(layers / stages) >= max(inner_first(layers, stages)[1:], default=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("schedule", "ours", "chunks"),
     [
@@ -213,6 +216,7 @@ def test_a_table_of_actions_is_not_read_which_is_told(tmp_path: Path) -> None:
 # ---- torchtitan: the rest --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("word", "told"), [(None, False), ("default", False), ("never", False), ("always", True)])
 def test_nothing_is_resharded_in_a_pipeline_unless_told_and_then_it_is_said(
     word: str | None, told: bool, tmp_path: Path
@@ -238,6 +242,7 @@ def test_beside_experts_weights_of_several_micro_batches_stay_gathered_which_is_
     assert all(runs(tmp_path, one) for one in (draft, once))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -275,6 +280,7 @@ def test_tensor_parallelism_says_how_it_works(tmp_path: Path) -> None:
     assert alone.warnings == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -303,6 +309,7 @@ def test_other_degrees_of_cut_experts_are_refused_in_torchtitans_words(tmp_path:
 # ---- Megatron-LM -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "schedule", "chunks", "overlaps"),
     [
@@ -339,6 +346,7 @@ def test_uneven_stages_are_those_of_the_flags(flags: str, expected: list[int], t
     assert runs(tmp_path, draft)
 
 
+@pytest.mark.slow
 def test_embedding_and_loss_count_as_layers_where_flags_say_so(tmp_path: Path) -> None:
     """14 layers and two of 4 ranks make 4 each; with either alone 15 do, with neither 16 (``validate_args``)."""
     embedding, loss = "--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split"
@@ -489,6 +497,7 @@ def test_stages_that_the_program_gives_and_cuts_of_its_own_are_told(tmp_path: Pa
     assert best.value("train.recompute") == "full"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_sequence_and_tensor_parallel_sizes_leave_fewer_ranks_for_the_batch(stage: int, tmp_path: Path) -> None:
     """train_batch_size = micro x accumulation x data-parallel ranks: 16 / (2 x 2) of them."""

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import graph
+from strategies import examples
 
 from simulator.engine.run import simulate, simulate_steady
 from simulator.plan import Communicate, Compute, Plan, RankClass, Task
@@ -58,7 +59,7 @@ def issued_plans(draw: st.DrawFn) -> Plan:
     return Plan(title="any", classes=classes, axes={"dp": ((0, 1, 2, 3),)}, tasks=tuple(tasks))
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(issued_plans(), st.sampled_from([simulate, simulate_steady]))
 def test_a_task_starts_when_it_is_issued_and_all_before_it_is_over(plan: Plan, play: Callable[..., Timeline]) -> None:
     """So what the report says of the host thread is what the engine played."""
@@ -74,7 +75,7 @@ def test_a_task_starts_when_it_is_issued_and_all_before_it_is_over(plan: Plan, p
         lanes[task.lane] = ends[task.name]
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(issued_plans())
 def test_every_second_is_told_once(plan: Plan) -> None:
     """Compute without its gaps, collectives in the open and the idle parts add up to the step."""

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import ALPHA_S, BETA_BYTES_PER_S, faster, shipped, uniform, wired, without_latency
-from strategies import ON_ANY_NETWORK, collectives, schedules, sizes, start_times, tree_networks
+from strategies import ON_ANY_NETWORK, collectives, examples, schedules, sizes, start_times, tree_networks
 
 from simulator.collectives import make_schedule
 from simulator.collectives.layout import Layout
@@ -29,7 +29,7 @@ ONE_AT_A_TIME = [(op, algorithm) for op, algorithm in TABLE if algorithm not in 
 
 
 @given(st.data(), st.sampled_from([0.5, 2.0, 3.0, 1000.0]))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_without_latency_time_is_inverse_to_bandwidth(data: st.DataObject, factor: float) -> None:
     """Doubling every bandwidth halves it. With latency, or a mix of other work, no such law exists (Graham, 1969)."""
     network = without_latency(data.draw(tree_networks()))
@@ -41,7 +41,7 @@ def test_without_latency_time_is_inverse_to_bandwidth(data: st.DataObject, facto
 
 
 @given(st.data())
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_without_latency_time_is_proportional_to_the_bytes(data: st.DataObject) -> None:
     network = without_latency(data.draw(tree_networks()))
     op, algorithm = data.draw(collectives)
@@ -57,7 +57,7 @@ def test_without_latency_time_is_proportional_to_the_bytes(data: st.DataObject) 
 
 
 @given(st.data())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_relabelling_the_ranks_of_a_uniform_network_changes_nothing(data: st.DataObject) -> None:
     p = data.draw(st.integers(1, 12))
     schedule, starts = data.draw(schedules(p)), data.draw(start_times(p))
@@ -105,7 +105,7 @@ MUST_CARRY = {
 
 
 @given(collectives, st.integers(2, 16), sizes, st.integers(0, 15))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_time_is_never_below_the_latency_and_bandwidth_bounds(
     collective: tuple[str, str], p: int, size_bytes: float, root: int
 ) -> None:
@@ -120,7 +120,7 @@ def test_time_is_never_below_the_latency_and_bandwidth_bounds(
 
 
 @given(st.data())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_time_is_never_below_what_the_busiest_link_needs_for_its_bytes(data: st.DataObject) -> None:
     network = data.draw(tree_networks())
     schedule, starts = data.draw(schedules(network.num_gpus)), data.draw(start_times(network.num_gpus))
@@ -132,7 +132,7 @@ def test_time_is_never_below_what_the_busiest_link_needs_for_its_bytes(data: st.
 
 
 @given(st.data(), st.sampled_from(ONE_AT_A_TIME), st.integers(2, 12))
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_late_starts_delay_the_end_by_no_more_than_the_last_start(
     data: st.DataObject, collective: tuple[str, str], p: int
 ) -> None:
@@ -146,7 +146,7 @@ def test_late_starts_delay_the_end_by_no_more_than_the_last_start(
 
 
 @given(st.data())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_nobody_has_the_sum_before_the_last_rank_has_called_and_its_data_has_come(data: st.DataObject) -> None:
     network = data.draw(tree_networks())
     p = network.num_gpus

@@ -49,6 +49,7 @@ def four_stages(tmp_path_factory: pytest.TempPathFactory) -> StepAnswer:
     return staged(written(tmp_path_factory.mktemp("staged") / "s.yaml", parallel=parallel))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("nodes", "model", "seq_len"), [(4, "llama-3-70b", 8192), (3, "llama-3-8b", 8192), (8, "llama-3-8b", 65_536)]
 )

@@ -183,6 +183,7 @@ BAD_SCENARIOS = [
     (GOOD + "parallel: {overlap_comm: true}\n", 7, "parallel.overlap_comm", "ddp does not read it; it has bucket_cap"),
     (GOOD + "parallel: {strategy: dpp}\n", 7, "parallel.strategy", "did you mean 'ddp'?"),
     (GOOD + "parallel:\n  schedule: 1f1b\n", 8, "parallel.schedule", "needs pp above 1"),
+    (GOOD + "parallel: {etp: 2}\n", 7, "parallel.etp", "needs ep or tp above 1; got ep 1, tp 1"),
     (GOOD + "parallel: {tp: 0}\n", 7, "parallel.tp", "must be at least 1"),
     (GOOD + "parallel: {bucket_cap: 25}\n", 7, "parallel.bucket_cap", "has no unit"),
     (GOOD + "parallel: {bucket_cap: 25 Mb}\n", 7, "parallel.bucket_cap", "counts bits"),
@@ -337,6 +338,7 @@ def test_a_bad_override_is_one_line_that_names_it(tmp_path: Path, override: str,
     (only,) = complaint(write(tmp_path), override)
     assert only.startswith(f"override {override}"[:60])
     assert said in only
+    assert only.count("; got ") <= 1
 
 
 def test_all_bad_overrides_are_reported_together_in_order(tmp_path: Path) -> None:

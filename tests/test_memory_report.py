@@ -13,6 +13,7 @@ from command_line import simulator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import uniform
+from strategies import examples
 
 from simulator.engine.run import simulate
 from simulator.plan import MEMORY_KINDS, Buffer, Communicate, Compute, Plan, RankClass, Task
@@ -54,7 +55,7 @@ def plans(draw: st.DrawFn) -> Plan:
     return Plan(title="any", classes=everyone, axes={}, tasks=tuple(tasks), resident=resident)
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(plans())
 def test_between_changes_the_curve_is_the_sum_of_what_is_alive(plan: Plan) -> None:
     """Alive: allocated by a task that has started, and not freed by one that has ended."""
@@ -74,7 +75,7 @@ def test_between_changes_the_curve_is_the_sum_of_what_is_alive(plan: Plan) -> No
     assert sum(h.size_bytes for h in memory.holders) <= memory.peak_bytes * (1 + 1e-9) + 1e-3
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(plans(), st.integers(3, 12))
 def test_a_thinned_curve_keeps_its_peak_and_its_beginning(plan: Plan, most: int) -> None:
     memory = memory_of(simulate(plan, uniform(2)))
@@ -240,7 +241,7 @@ def test_pools_come_on_top_of_both_ends_of_the_slack() -> None:
     assert (slack.low_bytes, slack.high_bytes) == pytest.approx((10.0 + 0.02 * 100.0, 10.0 + 0.1 * 100.0))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(plans())
 def test_pools_are_each_streams_own_peak(plan: Plan) -> None:
     """The memory of a plan with the buffers of one lane alone, added over lanes, less the peak of all."""

@@ -10,7 +10,7 @@ import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import ALPHA_S, BETA_BYTES_PER_S, graph, link, shipped, uniform, wired
-from strategies import ON_ANY_NETWORK, by_hand, flows, schedules, start_times, tree_networks
+from strategies import ON_ANY_NETWORK, by_hand, examples, flows, schedules, start_times, tree_networks
 
 from simulator.collectives import make_schedule
 from simulator.collectives.layout import Layout
@@ -122,7 +122,7 @@ def test_ranks_sit_where_they_are_put() -> None:
 
 
 @given(st.data())
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_flows_that_are_not_shared_anew_keep_the_rate_that_sharing_everything_would_give(data: st.DataObject) -> None:
     """Starts and ends in any order: after each, all rates are the max-min rates of all flows, though few are set."""
     capacity, routes = data.draw(flows(max_links=8, max_flows=12))
@@ -286,7 +286,7 @@ def peak_share(schedule: Schedule, wires: Wires, starts_s: np.ndarray, monkeypat
 
 
 @given(st.data())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_no_link_ever_carries_more_than_its_capacity(data: st.DataObject) -> None:
     network = data.draw(tree_networks())
     schedule = data.draw(schedules(network.num_gpus))
@@ -298,7 +298,7 @@ def test_no_link_ever_carries_more_than_its_capacity(data: st.DataObject) -> Non
 
 
 @given(st.data())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_bytes_on_links_are_the_bytes_of_messages(data: st.DataObject) -> None:
     """What the GPUs' outgoing links carry is what ranks send, what their incoming ones carry what ranks receive."""
     network = data.draw(tree_networks())

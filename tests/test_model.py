@@ -170,14 +170,16 @@ def test_gpt2_block_keeps_34_sbh_plus_the_scores(attention: str, score: float) -
 
 
 @pytest.mark.parametrize("name", ["llama-3-8b", "llama-2-7b"])
-def test_llama_block_keeps_12h_4hkv_8f_4a(name: str) -> None:
-    """s b (12 h + 4 h kv/a + 8 f + 4 a), 16-bit, SwiGLU, fused norms, flash attention."""
+def test_llama_block_keeps_12h_4hkv_6f_4a(name: str) -> None:
+    """s b (12 h + 4 h kv/a + 6 f + 4 a), 16-bit, fused SwiGLU and norms, flash attention. Traced with torch 2.13: an
+    MLP with SwiGLU keeps 8 f beside its input, compiled (aot_eager_decomp_partition) 6 f.
+    """
     config = load_preset(name).config or {}
     h, f = config["hidden_size"], config["intermediate_size"]
     a, kv = config["num_attention_heads"], config["num_key_value_heads"]
     model = build(name, precision="bf16-master", kernels="fused")
     block = sum(operation.saved_bytes for operation in model.operations if operation.layer == "layers.0")
-    assert block == pytest.approx(model.tokens * (12 * h + 4 * h * kv / a + 8 * f + 4 * a), rel=1e-12)
+    assert block == pytest.approx(model.tokens * (12 * h + 4 * h * kv / a + 6 * f + 4 * a), rel=1e-12)
 
 
 SAVED_BY_TORCH = {
@@ -220,11 +222,11 @@ def test_an_eager_block_keeps_what_torch_saves(
     ("bf16-mixed", "eager", 34), ("bf16-master", "eager", 24), ("bf16-mixed", "fused", 20), ("bf16-master", "fused", 16)
 ])  # fmt: skip
 def test_llama_block_with_all_heads_keeps_so_many_h(precision: str, kernels: str, units: int) -> None:
-    """Beside 8 f + 4 a. From fused 16-bit: fp32 stream + 4, RMSNorm's fp32 + 8, inputs cast for each reader + 6."""
+    """Beside 8 f (fused 6 f) + 4 a. From fused 16-bit: fp32 stream + 4, RMSNorm's fp32 + 8, casts for readers + 6."""
     h, f, a = 4096, 11008, 32
     model = build("llama-2-7b", precision=precision, kernels=kernels)
     block = sum(operation.saved_bytes for operation in model.operations if operation.layer == "layers.0")
-    assert block == model.tokens * (units * h + 8 * f + 4 * a)
+    assert block == model.tokens * (units * h + (6 if kernels == "fused" else 8) * f + 4 * a)
 
 
 def test_head_keeps_six_bytes_a_logit_and_needs_six_more_for_their_gradient() -> None:

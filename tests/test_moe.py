@@ -280,12 +280,15 @@ def test_a_layer_keeps_what_torch_saves(model_type: str, place: int) -> None:
     assert (1 - slack) * SAVED[model_type][place] <= kept <= SAVED[model_type][place]
 
 
-def test_routed_activations_are_those_of_k_copies() -> None:
-    """T k (4 f + 2 h) e beside the router's, with fused kernels: gate, up, activated gate and down's input, and the
-    rows that go in and come out."""
-    parts = block(transformer(SMALL, batch(kernels="fused", precision=PRECISIONS["bf16"])), "layers.0")
+@pytest.mark.parametrize(("kernels", "each"), [("eager", 4 * 384 + 2 * 256), ("fused", 3 * 384 + 256)])
+def test_routed_activations_are_those_of_k_copies(kernels: str, each: int) -> None:
+    """T k (4 f + 2 h) e beside the router's: gate, up, activated gate and down's input, and the rows that go in and
+    come out. Fused, the activation starts again from gate and up and applies the weights (Megatron-LM,
+    ``weighted_bias_swiglu_impl``): T k (3 f + h) e.
+    """
+    parts = block(transformer(SMALL, batch(kernels=kernels, precision=PRECISIONS["bf16"])), "layers.0")
     kept = sum(op.saved_bytes for name, op in parts.items() if name.startswith("mlp.") and name != "mlp.router")
-    assert kept == T * 2 * (4 * 384 + 2 * 256) * 2
+    assert kept == T * 2 * each * 2
 
 
 def test_experts_are_cut_inside_where_ranks_outnumber_them() -> None:

@@ -181,11 +181,48 @@ def test_ranks_hold_the_micro_batches_that_the_schedule_says(name: str) -> None:
     """Activations at the peak are those of the live micro-batches of ``pipelines.holding``."""
     p, m = 4, 8
     schedule = pipeline_schedule(name, p, m)
-    made = played(step_inputs(layers(schedule.stages_per_chain), p, m, pp=p, schedule=name))
+    made = played(step_inputs(layers(schedule.stages_per_chain), p, m, pp=p, schedule=name, deallocate_outputs=True))
     for rank, ranks in enumerate(made.plan.classes):
         held = class_memory(made, ranks).of_kind("activations").max()
         live = peak_held(schedule, rank) * schedule.chunks
         assert held == pytest.approx(live * MB), rank
+
+
+@pytest.mark.parametrize(
+    ("strategy", "schedule", "kept"),
+    [
+        ({"strategy": "ddp"}, "1f1b", True), ({"strategy": "zero1", "implementation": "deepspeed"}, "gpipe", True),
+        ({"strategy": "zero1", "implementation": "megatron"}, "1f1b", False),
+        ({"strategy": "ddp"}, "interleaved-1f1b", True), ({"strategy": "ddp"}, "zb-h1", True),
+        ({"strategy": "ddp"}, "dualpipe", False),
+    ],
+)  # fmt: skip
+def test_what_was_sent_lives_until_the_backward_unless_it_is_freed(
+    strategy: dict[str, Any], schedule: str, kept: bool
+) -> None:
+    """PyTorch (pipelining/stage.py, ``fwd_cache``) and DeepSpeed (runtime/pipe/engine.py, ``pipe_buffers``) keep it;
+    Megatron-LM and DualPipe free it. The first rank's stages all send on: each live micro-batch has 3 MB more.
+    """
+    p, m = 4, 8
+    stages = pipeline_schedule(schedule, p, m).stages_per_chain
+    peaks = {}
+    for told in (None, True, False):
+        inputs = step_inputs(
+            layers(stages, output=3 * MB), p, m, pp=p, schedule=schedule, deallocate_outputs=told, **strategy
+        )
+        made = played(inputs)
+        peaks[told] = class_memory(made, made.plan.classes[0]).of_kind("activations").max()
+    assert peaks[None] == peaks[not kept]
+    assert peaks[False] == pytest.approx(4 * peaks[True]) or schedule == "dualpipe"
+
+
+def test_a_stage_beside_the_next_one_keeps_no_output_of_its_own() -> None:
+    """In a V the last rank has two stages in a row: what one returns is what the other keeps as its input."""
+    made = played(step_inputs(layers(8, output=3 * MB), 4, 8, pp=4, schedule="zbv"))
+    held = class_memory(made, made.plan.classes[-1])
+    freed = played(step_inputs(layers(8, output=3 * MB), 4, 8, pp=4, schedule="zbv", deallocate_outputs=True))
+    more = held.of_kind("activations").max() - class_memory(freed, freed.plan.classes[-1]).of_kind("activations").max()
+    assert 0 < more <= 3 * MB * peak_held(pipeline_schedule("zbv", 4, 8), 3)
 
 
 def test_autocast_copies_weights_once_for_all_micro_batches() -> None:
@@ -232,6 +269,7 @@ def test_stages_of_uneven_layers_are_those_asked_for() -> None:
         (layers(8), 4, {"pp": 4, "stages": [4, 4, 1, 1]}, "parallel.stages: add up to 10 layers; the model has 8"),
         (layers(8, output=0.0), 4, {"pp": 4}, "parallel.pp: nothing is known of what 'layer.1' sends"),
         (layers(2), 8, {"pp": 8}, "parallel.pp: 8 stages are more than layers has layers"),
+        (layers(3), 4, {"pp": 4}, "parallel.pp: stage 3 of 4 would be empty: 3 layers of layers make at most 3 stages"),
         (layers(8), 4, {"pp": 4, "schedule": "interleaved"}, "parallel.schedule: no pipeline schedule is called"),
     ],
 )  # fmt: skip
@@ -246,6 +284,33 @@ def test_strategies_that_no_framework_pipelines_are_refused() -> None:
     """DeepSpeed: 'ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism' (deepspeed/runtime/pipe/engine.py)."""
     with pytest.raises(UnsupportedError, match=r"parallel.strategy: zero3 \(deepspeed\) has no plan for pp 4"):
         planned(step_inputs(layers(8), 8, 8, pp=4, strategy="zero3"))
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("recompute", ["full", "selective-op"])
+def test_experts_apart_are_gathered_once_also_where_passes_run_again(
+    recompute: str, tied: bool, tmp_path: Path
+) -> None:
+    """FSDP keeps weights in several micro-batches: what is recomputed finds them, dense ones and experts alike."""
+    sizes = "num_layers: 4, hidden_size: 64, num_attention_heads: 4, vocab_size: 128, intermediate_size: 128"
+    some = "num_experts: 4, num_experts_per_tok: 2, moe_intermediate_size: 32"
+    path = tmp_path / "experts.yaml"
+    path.write_text(
+        "cluster: {topology: dgx-h100, nodes: 1}\n"
+        f"model: {{{sizes}, {some}, tie_word_embeddings: {str(tied).lower()}}}\n"
+        "parallel: {strategy: fsdp, ep: 4, reshard_after_forward: false}\n"
+        "train: {seq_len: 64, micro_batch: 1, grad_accumulation: 2}\n", encoding="utf-8",
+    )  # fmt: skip
+    plans = [answer_step(load_scenario(path, [f"train.recompute={how}"])).job.step for how in ("none", recompute)]
+    sent = [
+        Counter({
+            task.name: task.message_bytes for task in plan.tasks
+            if isinstance(task, Communicate) and task.axis in ("shard", "expert shard")
+        })
+        for plan in plans
+    ]  # fmt: skip
+    assert sent[0].total() == sent[1].total() > 0
+    assert {name.startswith("experts' ") for name in sent[1]} == {True, False}
 
 
 def test_two_copies_of_the_model_reduce_their_gradients_together() -> None:

@@ -123,14 +123,51 @@ def test_latency_of_a_chain_and_of_pat() -> None:
 
 
 def test_bandwidths_that_only_some_groups_see() -> None:
-    """PAT 0.75 of the bus; NVLS all-gather (ppn - 1) / ppn; 8 NVLS channels at most; one GPU a node: trees x 0.85."""
+    """PAT 0.75 of the bus; NVLS all-gather (ppn - 1) / ppn; one GPU a node: trees x 0.85."""
     flat = shape(16, 1)
     assert bandwidth("all_gather", "pat", "Simple", flat, choice()) == pytest.approx(0.75 * 48e9)
     per_channel = 40e9 * 0.85 * 7 / 8
     assert bandwidth("all_gather", "nvls", "Simple", shape(1, 8), choice()) == pytest.approx(per_channel * 7 / 8 * 8)
-    assert graph_of(shape(1, 16), choice()).nvls_channels == 8
     tree = min(0.92 * 48e9, 36e9)
     assert bandwidth("all_reduce", "double_tree", "Simple", flat, choice()) == pytest.approx(tree * 0.85 / 2)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "channels", "speed"), [(4, 4, 60), (8, 8, 40), (16, 16, 20), (32, 32, 11), (72, 32, 11)]
+)
+def test_every_gpu_of_a_node_pulls_an_nvls_channel(gpus: int, channels: int, speed: int) -> None:
+    """8 x 40 GB/s on 8 H100 (graph dump of NVIDIA/nccl issue 1197), at most 32 (NCCL_MAX_NVLS_ARITY, device.h). The
+    link of a GPU, 0.824 x 450 GB/s, carries each channel and its own twice (search.cc, ncclTopoSearchTryNvls).
+    """
+    graph = graph_of(shape(1, gpus), choice())
+    assert (graph.nvls_channels, graph.nvls_bytes_per_s) == (channels, speed * 1e9)
+    assert (channels + 1) * speed <= 0.824 * 450
+
+
+@pytest.mark.parametrize("first", ["near", "far"])
+def test_pairs_of_stages_in_a_rack_and_across_racks_take_what_the_slowest_takes(first: str) -> None:
+    """Each kind of pair is priced for itself, whichever comes first: NVLink's rate is none for a network card."""
+    maker = CoflowMaker(shipped("gb200-nvl72", nodes=36))
+    near, far = (0, 16), (64, 80)
+    pairs = (near, far) if first == "near" else (far, near)
+    alone = {pair: maker.coflow("send", "auto", 64.0 * MIB, (pair,)).cost.alone_s for pair in pairs}
+    assert alone[far] > 5 * alone[near]
+    both = maker.coflow("send", "auto", 64.0 * MIB, pairs)
+    assert both.cost.alone_s == pytest.approx(alone[far], rel=1e-12)
+    assert both.link_bytes.sum() == pytest.approx(
+        sum(maker.coflow("send", "auto", 64.0 * MIB, (pair,)).link_bytes.sum() for pair in pairs), rel=1e-12
+    )
+
+
+def test_groups_that_lie_differently_run_what_the_library_picks_for_each() -> None:
+    """24 ranks each: two groups in a rack of 72, one over two racks; the one that leaves its rack is the slowest."""
+    maker = CoflowMaker(shipped("gb200-nvl72", nodes=36))
+    inside, across = tuple(range(24)), tuple(range(60, 84))
+    groups = (inside, tuple(range(24, 48)), across)
+    alone = maker.coflow("all_gather", "auto", 64.0 * MIB, (across,))
+    both = maker.coflow("all_gather", "auto", 64.0 * MIB, groups)
+    assert both.cost.alone_s == pytest.approx(alone.cost.alone_s, rel=1e-12)
+    assert both.cost.alone_s > 1.2 * maker.coflow("all_gather", "auto", 64.0 * MIB, (inside,)).cost.alone_s
 
 
 def test_a_tree_is_corrected_only_at_the_sizes_of_the_table() -> None:

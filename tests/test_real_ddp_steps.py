@@ -159,7 +159,7 @@ def jobs(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any], int]:
 
 
 @given(jobs())
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=24, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_model_under_any_settings_launches_what_is_planned(job: tuple[dict[str, Any], dict[str, Any], int]) -> None:
     """Three ranks: an odd world size."""
     told, options, micro_batches = job

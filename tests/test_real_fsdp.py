@@ -235,7 +235,7 @@ def cases(draw: st.DrawFn) -> Case:
     return Case(layers=layers, units=units)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=24, deadline=None)
 @given(case=cases(), world=st.sampled_from([2, 3, 4]), data=st.data())
 def test_random_models_send_the_same(case: Case, world: int, data: st.DataObject) -> None:
     accumulation = data.draw(st.sampled_from([1, 2]))

@@ -18,6 +18,7 @@ from simulator.training.batch import Batch
 from simulator.training.families.llama import LAYOUT
 from simulator.training.operations import Operation
 from simulator.training.precision import PRECISIONS
+from simulator.training.recompute import Checkpoints
 from simulator.training.transformer import transformer
 
 pytestmark = [pytest.mark.slow, needs_torch]
@@ -185,3 +186,66 @@ def test_a_compiled_block_keeps_all_of_it_but_the_output_of_its_last_product() -
     own = {tensor.untyped_storage()._cdata for tensor in (*real.parameters(), *real.buffers())}
     kept = {t.untyped_storage()._cdata: t.nbytes for t in compiled(x).grad_fn.saved_tensors}
     assert sum(op.saved_bytes for op in ours(arch, "fused")) == sum(kept[at] for at in kept.keys() - own)
+
+
+def _saved(run: Any, own: Any) -> tuple[Any, int]:
+    """What ``run`` returns, and bytes of the distinct tensors that autograd saves meanwhile, without parameters'."""
+    import torch
+
+    known = {t.untyped_storage()._cdata for t in (*own.parameters(), *own.buffers())}
+    sizes: dict[int, int] = {}
+    alive: list[Any] = []
+
+    def pack(tensor: Any) -> Any:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in known:
+            sizes[storage._cdata] = storage.nbytes()
+            alive.append(storage)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        made = run()
+    return made, sum(sizes.values())
+
+
+@pytest.mark.parametrize("group", [1, 2, 4])
+def test_a_group_keeps_the_input_of_its_first_block_and_runs_all_of_it_again(group: int) -> None:
+    """``--recompute-method uniform``: Megatron-LM's ``checkpoint`` is torch's re-entrant one around several layers. The
+    forward saves the inputs of groups alone; each group is one replay, in which all that its blocks keep is alive at
+    once.
+    """
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    blocks = 4
+    arch = replace(LLAMA, num_layers=blocks, num_kv_heads=8)
+    model = torch.nn.Sequential(*(_block(arch) for _ in range(blocks)))
+    batch = Batch(
+        seq_len=SEQ, micro_batch=MICRO, precision=PRECISIONS["bf16"], attention="flash", kernels="eager",
+        recompute="full", checkpoints=Checkpoints(group=group),
+    )  # fmt: skip
+    operations = [o for o in transformer(arch, batch).operations if o.layer.startswith("layers.")]
+    replays: list[int] = []
+
+    def run(first: int, x: Any) -> Any:
+        again = torch.is_grad_enabled()  # a re-entrant forward runs without gradients
+        made, size = _saved(lambda: model[first : first + group](x), model)
+        replays.extend([size] if again else [])
+        return made
+
+    def forward(x: Any) -> Any:
+        for first in range(0, blocks, group):
+            x = checkpoint(run, first, x, use_reentrant=True, preserve_rng_state=False)
+        return x
+
+    y, kept = _saved(lambda: forward(_input(arch)), model)
+    assert kept == sum(o.saved_bytes for o in operations) == blocks // group * MICRO * SEQ * arch.hidden_size * 2
+    assert not replays
+    products = _products(lambda: y.float().sum().backward())
+    again = Counter(shape for o in operations for other in o.replayed for shape in other.gemm if other.parameters)
+    back = Counter(
+        shape for o in operations if o.parameters for m, n, k in o.gemm for shape in ((m, k, n), (n, k, m))
+    )  # fmt: skip
+    assert products - back == again
+    statistics = group * 2 * MICRO * SEQ * 4  # of two norms a block, which are left out (``training.transformer``)
+    assert replays == [transformer(arch, batch).replayed_bytes + statistics] * (blocks // group)

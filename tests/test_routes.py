@@ -183,9 +183,24 @@ def test_pxn_is_on_where_rails_meet_an_nvswitch_and_can_be_switched() -> None:
     assert not build_network(off, nodes=2).pxn
 
 
+@pytest.mark.parametrize("shift", [5, 16, 32, 33, 64, 95])
+def test_by_destination_no_shift_of_nodes_loads_a_cable_beyond_its_rate(shift: int) -> None:
+    """D-mod-K is free of contention for shifts (Zahavi, CCIT 776, 2010): 4 pods of 32 nodes, 16 spines, all rails. A
+    cable of two network cards' rate carries at most two flows; by a hash of the pair up to ten share one.
+    """
+    most = {}
+    for choice, routing in (("destination", "up-down-by-destination"), ("hash", "up-down")):
+        network = replace(build_network(load_topology("dgx-h100"), nodes=128), routing=routing)
+        src = np.arange(network.num_gpus)
+        links = Routes(network).table(src, (src + 8 * shift) % network.num_gpus).links
+        up = [number for number, ends in enumerate(network.link_names) if any(end.startswith("spine") for end in ends)]
+        most[choice] = int(np.bincount(links, minlength=len(network.link_names))[up].max())
+    assert most["destination"] <= 2 < most["hash"]
+
+
 def test_equal_cost_spines_are_all_used_about_equally() -> None:
     """One destination pod, 8 rails x 32 nodes: no spine takes more than three times its share of the flows."""
-    network = without_pxn(64)
+    network = replace(without_pxn(64), routing="up-down")
     src = np.repeat(np.arange(256), 8)
     dst = 256 + (src * 5 + np.tile(np.arange(8), 256)) % 256
     table = Routes(network).table(src, dst)

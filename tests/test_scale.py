@@ -5,6 +5,7 @@ The two-level reference: 8 GPUs a node at 450 GiB/s and 0.5 us, N nodes at 50 Gi
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -76,13 +77,18 @@ def test_a_ring_of_131072_ranks_takes_the_closed_form() -> None:
     assert outcome.time_s == pytest.approx(2 * (p - 1) * (ALPHA_S + GIB / (p * BETA_BYTES_PER_S)), rel=1e-9)
 
 
+def hashed(name: str, nodes: int) -> Network:
+    """A shipped topology whose spines are chosen by a hash of the pair, as on Ethernet."""
+    return replace(shipped(name, nodes=nodes), routing="up-down")
+
+
 @pytest.mark.slow
 def test_a_tree_of_4096_ranks_is_exact_where_its_messages_meet_on_spines() -> None:
     """8,190 messages that share leaf uplinks by hash: played one by one, each with the few that it meets.
 
     Sharing links as if all ranks were in step would make it a sixth longer: what the estimate costs that this avoids.
     """
-    network = shipped("dgx-h100", nodes=512)
+    network = hashed("dgx-h100", 512)
     schedule = make_schedule("all_reduce", "tree", layout_of(network, np.arange(4096)), 2.0**28)
     outcome = simulate_collective(schedule, wired(network))
     assert outcome.fidelity == "message"
@@ -104,7 +110,7 @@ def test_all_at_once_takes_its_closed_form_on_a_uniform_network(num_ranks: int) 
 @pytest.mark.slow
 def test_where_hashes_pile_up_on_spines_an_all_to_all_is_known_within_a_thousandth() -> None:
     """512 GPUs in two pods, 261,632 messages at once: NICs are busy to the end, so only latencies are uncertain."""
-    network = shipped("dgx-h100", nodes=64)
+    network = hashed("dgx-h100", 64)
     schedule = make_schedule("all_to_all", "direct", layout_of(network, np.arange(512)), 2.0**28)
     outcome = simulate_collective(schedule, make_wires(network, np.arange(512)))
     assert outcome.fidelity == "lockstep"

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import ALPHA_S, BETA_BYTES_PER_S, graph, played, uniform
+from strategies import examples
 
 from simulator.engine.interference import Interference
 from simulator.engine.maker import CoflowMaker
@@ -288,7 +289,7 @@ def ends_by_rank(timeline: Timeline, of: Plan) -> dict[tuple[str, int], float]:
 
 
 @given(plans(), st.sampled_from([0.0, 0.25]))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_every_rank_alone_ends_every_task_when_its_class_does(of: Plan, core_share: float) -> None:
     """Folding equal ranks into classes and collectives into coflows changes nothing where links are not shared."""
     folded = ends_by_rank(simulate(of, SLOW, interference=taking(core_share)), of)

@@ -128,9 +128,7 @@ def test_an_interrupt_cancels_what_the_cluster_has_and_the_same_command_goes_on(
     assert 5 <= kept < len(uninterrupted), "too late to test anything"
     if number != signal.SIGKILL:
         assert f"interrupted: {kept} of 96 rows are in f.jsonl; the same command goes on from there" in stderr
-    until = time.monotonic() + 30
-    while three.tasks():
-        assert time.monotonic() < until, "the cluster still has tasks"
+    three.wait_for_no_tasks()
     ended(start(three, tmp_path), 0)
     assert plain(lines(path)) == uninterrupted
 

@@ -57,7 +57,7 @@ def several_at_once(schedule: Schedule) -> bool:
 
 
 @pytest.mark.parametrize(
-    "num_ranks", [(1, 2, 3, 6, 8), pytest.param((13,), marks=pytest.mark.slow)], ids=["to 8 ranks", "13 ranks"]
+    "num_ranks", [(1, 2, 3, 6), pytest.param((8, 13), marks=pytest.mark.slow)], ids=["to 6 ranks", "more ranks"]
 )
 @pytest.mark.parametrize(("op", "algorithm"), TABLE)
 def test_on_a_uniform_network_both_engines_agree(op: str, algorithm: str, num_ranks: tuple[int, ...]) -> None:
@@ -140,6 +140,7 @@ def in_pods_of(nodes_per_pod: int, nodes: int) -> Network:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("nodes_per_pod", "nodes"), [(1, 2), (3, 4), (3, 5)])
 def test_a_ring_over_pods_is_exact_since_its_nics_are_slower_than_any_share_of_nvlink(
     nodes_per_pod: int, nodes: int

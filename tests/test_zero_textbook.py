@@ -34,7 +34,7 @@ from simulator.strategies.step import StepInputs
 from simulator.strategies.units import ROOT
 from simulator.training.measured import MeasuredLayer, measured_model
 from simulator.training.operations import TrainingModel
-from simulator.training.recompute import recomputed_block
+from simulator.training.recompute import recomputed_blocks
 
 #: Forward 1 s each, backward 2 s each, 1, 4 and 2 MB.
 THREE = model_of(layer("in", 1), layer("mid", 4), layer("out", 2))
@@ -315,7 +315,7 @@ def test_a_tied_tensor_is_gathered_in_both_places_and_reduced_once() -> None:
 
 def test_what_is_run_again_has_its_weights_gathered_before() -> None:
     """A block of three operations, replayed whole before the backward of its last: all pieces are needed there."""
-    block = recomputed_block(list(model_of(layer("a", 1), layer("b", 1), layer("c", 1)).operations), 8.0)
+    block = recomputed_blocks(list(model_of(layer("a", 1), layer("b", 1), layer("c", 1)).operations), 8.0)
     model = replace(model_of(layer("a", 1), layer("b", 1), layer("c", 1)), operations=tuple(block))
     tasks = drafted(inputs(model, *SHARDED)).tasks
     replaying = next(i for i, task in enumerate(tasks) if task.name.startswith("backward"))

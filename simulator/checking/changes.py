@@ -79,11 +79,21 @@ _RECOMPUTE = {
 def _recompute(job: Job) -> Iterator[Change]:
     if job.model.measured:
         return
-    modes = list(_RECOMPUTE)
+    modes, now = list(_RECOMPUTE), job.train.recompute
     for mode, why in _RECOMPUTE.items():
-        if mode != job.train.recompute:
-            more = modes.index(mode) > modes.index(job.train.recompute)
-            yield Change(overrides=(f"train.recompute={mode}",), why=why, only_room=more)
+        if mode != now or (mode == "full" and job.train.recompute_layers is not None):
+            more = mode == now or modes.index(mode) > modes.index(now)
+            yield Change(overrides=tuple(recomputing(job, mode)), why=why, only_room=more)
+
+
+def recomputing(job: Job, mode: str) -> Iterator[str]:
+    """Overrides that recompute in that mode, whole layers all of them."""
+    if mode != job.train.recompute:
+        yield f"train.recompute={mode}"
+    keys = ("recompute_layers", "recompute_group") if mode != "full" else ("recompute_layers",)
+    if mode != "selective":
+        keys = (*keys, "recompute_modules")
+    yield from (f"train.{key}=null" for key in keys if getattr(job.train, key) is not None)
 
 
 #: Keys of one strategy that another does not read would be refused: they go when the strategy changes.

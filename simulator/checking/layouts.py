@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from simulator.checking.changes import Change
+from simulator.checking.changes import Change, recomputing
 from simulator.checking.mapping import parallel_with
 from simulator.checking.room import Degrees, Room, room_of
 from simulator.job import Job
@@ -62,7 +62,7 @@ def change_of(layout: Layout, job: Job) -> Change:
     pipeline |= {"schedule": layout.schedule} if layout.schedule else {}
     gone = tuple(name for name in ("tp", "cp", "ep", "pp", "chunks", "schedule", "stages") if name not in degrees)
     block = parallel_with(job, gone, strategy=layout.strategy, **more, **degrees, **pipeline)
-    again = (f"train.recompute={layout.recompute}",) if layout.recompute != train.recompute else ()
+    again = recomputing(job, layout.recompute) if layout.recompute != train.recompute else ()
     return Change(overrides=(block, *_train(job, d), *again), why=_words(layout))
 
 

@@ -20,7 +20,10 @@ def parallel_with(job: Job, without: Collection[str] = (), **changed: object) ->
     other = strategy != parallel.strategy or "implementation" in changed
     kept = {k: v for k, v in now.items() if k not in without and (k in ModelParallel.model_fields or not other)}
     block = {"strategy": strategy} | {k: v for k, v in kept.items() if k != "strategy"} | changed
-    alive = {k: v for k, v in block.items() if k not in NEEDS or int(str(block.get(NEEDS[k], 1))) > 1}
+    alive = {
+        k: v for k, v in block.items()
+        if k not in NEEDS or any(int(str(block.get(degree, 1))) > 1 for degree in NEEDS[k])
+    }  # fmt: skip
     return f"parallel={{{', '.join(f'{key}: {_yaml(value)}' for key, value in alive.items())}}}"
 
 

@@ -15,10 +15,12 @@ from pathlib import Path
 
 from simulator.job import Job
 from simulator.strategies import megatron
+from simulator.strategies.recomputing import checkpoints_of
 from simulator.strategies.sharding import computing_precision
 from simulator.training.experts import is_expert
 from simulator.training.precision import optimizer_state_bytes
 from simulator.training.presets import build_model
+from simulator.training.recompute import Checkpoints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +81,17 @@ def room_of(job: Job) -> Room:
     assert job.scenario.model is not None, "a job has a model"
     computing = computing_precision(job.inputs.precision, job.scenario.parallel)
     kernels = train.kernels or (job.device.kernels if job.device else "eager")
-    modes: tuple[str, ...] = (train.recompute, "none", "full")
+    modes: dict[str, Checkpoints] = {
+        "none": Checkpoints(),
+        "full": Checkpoints(),
+        train.recompute: checkpoints_of(train),
+    }
     kept: dict[str, float] = {
         mode: build_model(
             job.scenario.model, seq_len=train.seq_len, micro_batch=1, precision=computing, attention=train.attention,
-            kernels=kernels, recompute=mode, base_dir=Path(),
+            kernels=kernels, recompute=mode, checkpoints=checkpoints, base_dir=Path(),
         ).saved_bytes
-        for mode in dict.fromkeys(modes)
+        for mode, checkpoints in modes.items()
     }  # fmt: skip
     experts = sum(tensor.numel for tensor in whole.parameters if is_expert(tensor))
     return Room(dense=whole.num_parameters - experts, experts=experts, kept_bytes=kept, job=job)

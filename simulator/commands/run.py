@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import click
 
-from simulator.answer import StepAnswer, answer_collective, answer_step
+from simulator.answer import StepAnswer, answer_collective, answer_step, uncollected
 from simulator.commands.collective import print_rows, where
 from simulator.load import load_scenario
 from simulator.placing import words
@@ -32,6 +32,7 @@ from simulator.uncertainty.corners import Ranges, ranges_of
 from simulator.uncertainty.text import range_json, range_lines
 
 
+@uncollected()
 def run(
     scenario: str, overrides: tuple[str, ...], as_json: bool, trace: str | None, html: Path | None, plot: Path | None,
     picture: str | None, zoom: str | None, with_range: bool,

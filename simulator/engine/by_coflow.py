@@ -17,8 +17,14 @@ from simulator.plan import Communicate, Plan, absences, callers, from_root
 from simulator.schedule import Floats
 from simulator.timeline import CollectiveCost
 
-#: One collective of the groups of one kin.
-_Call = tuple[str, tuple[str, ...]]
+
+class _Meeting:
+    """One collective of the groups of one kin: its classes arrive one by one, and wait until it is over."""
+
+    __slots__ = ("arrived", "coflow", "over")
+
+    def __init__(self, coflow: Coflow, over: simpy.Event) -> None:
+        self.coflow, self.over, self.arrived = coflow, over, 0
 
 
 class ByCoflow:
@@ -34,8 +40,7 @@ class ByCoflow:
         self._absences = absences(plan)
         self._kin = {axis: kin_of(plan, axis) for axis in plan.axes}
         self._made: dict[tuple[str, str, float, int, int, int], Coflow] = {}
-        self._arrived: dict[_Call, int] = {}
-        self._over: dict[_Call, simpy.Event] = {}
+        self._meetings: dict[tuple[str, int], _Meeting] = {}
         self._played: dict[int, tuple[Coflow, int]] = {}
         self.costs: dict[str, CollectiveCost] = {}
         machine.sharing = Sharing(self._lanes().values(), maker.network.capacity_bytes_per_s)
@@ -54,20 +59,19 @@ class ByCoflow:
 
     def join(self, task: Communicate, ranks: str) -> Generator[simpy.Event, Any, None]:
         """Wait for the other classes of the same groups, then for the collective itself."""
-        kin = self._kin[task.axis][ranks]
-        coflow = self._coflow(task, kin)
-        call = (task.name, kin.classes)
-        if call not in self._over:
-            self._over[call] = self._machine.env.event()
-        over = self._over[call]
-        self._arrived[call] = self._arrived.get(call, 0) + 1
-        self._machine.send(ranks, task.name, coflow.cost, waiting=True)
-        if self._arrived[call] == len(kin.classes) and not self._lacks(task, kin):
+        kin, machine = self._kin[task.axis][ranks], self._machine
+        call = (task.name, id(kin))
+        if call not in self._meetings:
+            self._meetings[call] = _Meeting(self._coflow(task, kin), simpy.Event(machine.env))
+        meeting = self._meetings[call]
+        meeting.arrived += 1
+        machine.send(ranks, task.name, meeting.coflow.cost, waiting=True)
+        if meeting.arrived == len(kin.classes) and not self._lacks(task, kin):
             for name in kin.classes:
-                self._machine.send(name, task.name, coflow.cost, waiting=False)
-            self._play(task, coflow, over)
-        yield over
-        self._machine.leave(ranks, task.name)
+                machine.send(name, task.name, meeting.coflow.cost, waiting=False)
+            self._play(task, meeting.coflow, meeting.over)
+        yield meeting.over
+        machine.leave(ranks, task.name)
 
     def _play(self, task: Communicate, coflow: Coflow, over: simpy.Event) -> None:
         """Its latency, then its bytes, then it is over."""
@@ -77,16 +81,13 @@ class ByCoflow:
         _, before = self._played.get(id(coflow), (coflow, 0))
         self._played[id(coflow)] = (coflow, before + 1)
 
-        def done(_transfer: simpy.Event) -> None:
-            over.succeed()
-
-        def flow(late: simpy.Event) -> None:
+        def flow(_late: simpy.Event) -> None:
             if coflow.work_s > 0:
-                self._machine.transfer(coflow).callbacks.append(done)
+                self._machine.transfer(coflow, over)
             else:
-                done(late)
+                over.succeed()
 
-        self._machine.env.timeout(coflow.latency_s).callbacks.append(flow)
+        simpy.Timeout(self._machine.env, coflow.latency_s).callbacks.append(flow)
 
     def _lacks(self, task: Communicate, kin: Kin) -> bool:
         """Whether some rank of these groups never calls the collective."""

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import simpy
 
+from simulator.engine.clock import Clock
 from simulator.plan import Plan, RankClass, Task
 
 
@@ -29,7 +30,7 @@ class HostThreads:
     """
 
     def __init__(
-        self, plan: Plan, env: simpy.Environment, ends: Callable[[str, str], list[simpy.Event]],
+        self, plan: Plan, env: Clock, ends: Callable[[str, str], list[simpy.Event]],
         ahead_s: Mapping[str, float],
     ) -> None:  # fmt: skip
         self._plan, self._env, self._ends = plan, env, ends
@@ -44,17 +45,13 @@ class HostThreads:
         for ranks in self._plan.classes:
             self._env.process(self._thread(ranks))
 
-    def first_launch(self, task: Task, ranks: str) -> Generator[simpy.Event, Any, None]:
-        """Wait until the first kernel of the task is queued."""
-        event = self._issued[task.name, ranks].first
-        if not event.processed:
-            yield event
+    def first_launch(self, task: Task, ranks: str) -> simpy.Event:
+        """The first kernel of the task is queued."""
+        return self._issued[task.name, ranks].first
 
-    def last_launch(self, task: Task, ranks: str) -> Generator[simpy.Event, Any, None]:
-        """Wait until the last kernel of the task is queued: the work cannot end before."""
-        event = self._issued[task.name, ranks].last
-        if not event.processed:
-            yield event
+    def last_launch(self, task: Task, ranks: str) -> simpy.Event:
+        """The last kernel of the task is queued: the work cannot end before."""
+        return self._issued[task.name, ranks].last
 
     def _thread(self, ranks: RankClass) -> Generator[simpy.Event, Any, None]:
         for task in self._plan.tasks:
@@ -68,15 +65,19 @@ class HostThreads:
             issued = self._issued[task.name, ranks.name]
             launches = max(1, task.launches)  # an operation fused into its neighbours launches nothing
             one_s = task.host_s / launches / ranks.speed
-            yield from self._spend(ranks.name, one_s)
-            issued.first.succeed()
-            yield from self._spend(ranks.name, one_s * (launches - 1))
-            issued.last.succeed()
+            if (left_s := self._within_the_step(ranks.name, one_s)) > 0:
+                yield self._env.timeout(left_s)
+            self._env.soon(issued.first)
+            if (left_s := self._within_the_step(ranks.name, one_s * (launches - 1))) > 0:
+                yield self._env.timeout(left_s)
+            self._env.soon(issued.last)
         self.ended_s[ranks.name] = self._env.now - self._ahead_s[ranks.name]
 
-    def _spend(self, ranks: str, seconds: float) -> Generator[simpy.Event, Any, None]:
-        """Work of the thread: what it does before the step begins takes no time of the step."""
-        before = min(seconds, self._ahead_s[ranks])
-        self._ahead_s[ranks] -= before
-        if seconds > before:
-            yield self._env.timeout(seconds - before)
+    def _within_the_step(self, ranks: str, seconds: float) -> float:
+        """What the thread's work takes of the step: what it does before the step begins takes none."""
+        ahead_s = self._ahead_s[ranks]
+        if not ahead_s:
+            return seconds
+        before = min(seconds, ahead_s)
+        self._ahead_s[ranks] = ahead_s - before
+        return seconds - before

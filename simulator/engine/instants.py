@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import simpy
-from simpy.events import EventPriority
 
-#: SimPy runs urgent (0) and normal (1) events of an instant before this.
-_LAST = EventPriority(2)
+from simulator.engine.clock import LAST
 
 
 class EndOfInstant:
@@ -18,16 +17,17 @@ class EndOfInstant:
         self._env = env
         self._work = work
         self._due = False
+        self._event = simpy.Event(env)
+        self._event._ok, self._event._value = True, None
+        self._calls: list[Callable[[Any], None]] = [self._call]
 
     def ask(self) -> None:
         """Have ``work`` called when this instant is over."""
         if self._due:
             return
         self._due = True
-        event = self._env.event()
-        event._ok, event._value = True, None
-        event.callbacks.append(self._call)
-        self._env.schedule(event, priority=_LAST)
+        self._event.callbacks = self._calls  # one event for all instants: it is over before it is wanted again
+        self._env.schedule(self._event, LAST)
 
     def _call(self, _event: simpy.Event) -> None:
         self._due = False

@@ -19,6 +19,7 @@ from simulator.engine.composite import Composite, make_composite
 from simulator.engine.folding import Folded, fold
 from simulator.engine.layouts import layout_of
 from simulator.engine.outcome import Outcome
+from simulator.engine.placings import Groups, by_placing
 from simulator.engine.pricer import LIBRARY, Pricer, algorithms_for, make_pricer, operation_run
 from simulator.engine.wires import Wires, make_wires
 from simulator.network.graph import Network
@@ -32,7 +33,6 @@ from simulator.tuning.choice import option as way
 #: A step has many collectives: about a second for each to play messages one by one, counted as in MAX_AUTO_WORK.
 MAX_WORK = 300_000
 
-Groups = tuple[tuple[int, ...], ...]
 _PAIR = Layout(num_ranks=2)
 
 
@@ -41,6 +41,16 @@ class _Played(NamedTuple):
 
     schedule: Schedule
     outcome: Outcome
+
+
+class _Part(NamedTuple):
+    """What the library runs on the groups of one kind. alone, link_bytes: (num_links,) of one of them, of all."""
+
+    option: Option
+    schedule: Schedule
+    group: tuple[int, ...]
+    alone: Floats
+    link_bytes: Floats
 
 
 class CoflowMaker:
@@ -90,11 +100,14 @@ class CoflowMaker:
         """
         key = (op, algorithm, size_bytes, groups)
         if key not in self._made:
-            option = self._option(op, algorithm, size_bytes, groups[0])
-            if option is None:
+            kinds = by_placing(self.network.domain_of_gpu, groups)
+            ways = [self._option(op, algorithm, size_bytes, members[0]) for members in kinds]
+            known = [one for one in ways if one is not None]
+            if len(known) < len(kinds):
                 self._made[key] = self._make(self._first(op, algorithm, size_bytes, groups[0]), groups)
             else:
-                self._made[key] = self._priced(op, option, size_bytes, groups)
+                parts = [self._part(op, *way, size_bytes) for way in zip(known, kinds, strict=True)]
+                self._made[key] = self._priced(op, parts, size_bytes, groups)
         return self._made[key]
 
     def _option(self, op: str, algorithm: str, size_bytes: float, group: tuple[int, ...]) -> Option | None:
@@ -113,19 +126,28 @@ class CoflowMaker:
             return composite.option(size_bytes)
         return pricer.best(algorithm, size_bytes) if algorithm in pricer.algorithms else None
 
-    def _priced(self, op: str, option: Option, size_bytes: float, groups: Groups) -> Coflow:
-        """The library's latency and transfer; where groups share links, the transfer that all their bytes take."""
-        schedule = self.schedule(op, option.algorithm, size_bytes, groups[0])
-        alone = self.wires(groups[0]).link_chunks(schedule)[:-1] * schedule.chunk_bytes
-        link_bytes = alone if len(groups) == 1 else self._bytes(schedule, groups)
+    def _part(self, op: str, option: Option, members: Groups, size_bytes: float) -> _Part:
+        schedule = self.schedule(op, option.algorithm, size_bytes, members[0])
+        alone = self.wires(members[0]).link_chunks(schedule)[:-1] * schedule.chunk_bytes
+        link_bytes = alone if len(members) == 1 else self._bytes(schedule, members)
+        return _Part(option, schedule, members[0], alone, link_bytes)
+
+    def _priced(self, op: str, parts: list[_Part], size_bytes: float, groups: Groups) -> Coflow:
+        """The library's latency and transfer, of the kind of groups that takes longest; where groups share links, the
+        transfer that all their bytes take.
+        """
+        link_bytes = parts[0].link_bytes if len(parts) == 1 else np.sum([part.link_bytes for part in parts], axis=0)
+        options = [part.option for part in parts]
         if len(groups) > 1:  # the bytes of all groups on the links
-            option = self._shared(op, option, size_bytes, groups[0], self._full_rate_s(link_bytes), alone)
+            options = [self._shared(op, part, size_bytes, link_bytes) for part in parts]
+        number = max(range(len(parts)), key=lambda at: options[at].cost.time_s)
+        option, schedule, group = options[number], parts[number].schedule, parts[number].group
         work_s = option.cost.transfer_s
         cost = CollectiveCost(
-            algorithm=option.algorithm, group_size=len(groups[0]), num_steps=schedule.num_steps,
+            algorithm=option.algorithm, group_size=len(group), num_steps=schedule.num_steps,
             num_messages=schedule.num_messages, sent_bytes_per_rank=float(schedule.sent_bytes().max()),
             alone_s=option.cost.latency_s + work_s, latency_s=option.cost.latency_s, fidelity=LIBRARY, handed_over="",
-            protocol=option.protocol, channels=self._channels(op, groups[0]), busiest_s=self._busiest_s(link_bytes),
+            protocol=option.protocol, channels=self._channels(op, group), busiest_s=self._busiest_s(link_bytes),
         )  # fmt: skip
         return make_coflow(
             cost, latency_s=option.cost.latency_s, work_s=work_s, link_bytes=link_bytes,
@@ -139,14 +161,13 @@ class CoflowMaker:
             return 0
         return 2 * graph_of(pricer.shapes[0], pricer.library.choice).channels
 
-    def _shared(
-        self, op: str, option: Option, size_bytes: float, group: tuple[int, ...], need_s: float, alone: Floats
-    ) -> Option:
-        """The same way where the busiest link needs ``need_s``. alone: (num_links,) bytes of one group."""
-        pricer, _ = self._pricers[op, group]
+    def _shared(self, op: str, part: _Part, size_bytes: float, link_bytes: Floats) -> Option:
+        """The same way where the links of its groups carry ``link_bytes``, (num_links,)."""
+        pricer, _ = self._pricers[op, part.group]
         assert pricer is not None, "what is priced has a pricer"
+        option, need_s = part.option, self._full_rate_s(np.where(part.link_bytes > 0, link_bytes, 0.0))
         if option.algorithm not in pricer.algorithms:  # calls that follow each other share the links alike
-            slower = max(1.0, need_s / max(self._full_rate_s(alone), 1e-300))
+            slower = max(1.0, need_s / max(self._full_rate_s(part.alone), 1e-300))
             return replace(option, cost=replace(option.cost, transfer_s=option.cost.transfer_s * slower))
         return way(op, option.algorithm, option.protocol, size_bytes, need_s, pricer.shapes[0], pricer.library)
 

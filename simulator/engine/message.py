@@ -14,6 +14,7 @@ from functools import partial
 import numpy as np
 import simpy
 
+from simulator.engine.clock import Clock
 from simulator.engine.fabric import Fabric
 from simulator.engine.outcome import Outcome, outcome
 from simulator.engine.wires import Paths, Wires
@@ -188,7 +189,7 @@ def finish_times(schedule: Schedule, wires: Wires, starts_s: Floats, max_work: f
             f"{schedule.op}/{schedule.algorithm} on {schedule.num_ranks} ranks has {schedule.num_messages:,} "
             f"messages; the message engine takes at most {MAX_MESSAGES:,}"
         )
-    env = simpy.Environment()
+    env = Clock()
     finish = np.full(schedule.num_ranks, np.nan)
 
     def finished(ranks: Ints) -> None:

@@ -11,6 +11,7 @@ from heapq import heappop, heappush
 
 import simpy
 
+from simulator.engine.clock import Clock
 from simulator.engine.instants import EndOfInstant
 
 _SAME_TIME = 1e-12
@@ -18,7 +19,9 @@ _SAME_TIME = 1e-12
 
 @dataclass(slots=True, eq=False)
 class Activity:
-    """Work in seconds at full speed. number: in the order of starts. at_end: called when it is over."""
+    """Work in seconds at full speed. number: in the order of starts. at_end: called when it is over, before ``ended``
+    happens.
+    """
 
     number: int
     left_s: float
@@ -39,7 +42,7 @@ class Progress:
     Cost of a change: those activities whose speeds it sets, and the logarithm of the number of all.
     """
 
-    def __init__(self, env: simpy.Environment, new_speeds: NewSpeeds) -> None:
+    def __init__(self, env: Clock, new_speeds: NewSpeeds) -> None:
         self._env = env
         self._new_speeds = new_speeds
         self._ends: list[tuple[float, int, Activity]] = []
@@ -47,13 +50,11 @@ class Progress:
         self._started = self._pushed = 0
         self._due_s = float("inf")
 
-    def run(self, work_s: float, at_end: Callable[[Activity], None]) -> Activity:
-        """Start an activity now; ``ended`` fires when it has done ``work_s`` seconds of full-speed work."""
+    def run(self, work_s: float, at_end: Callable[[Activity], None], ended: simpy.Event) -> Activity:
+        """Start an activity now; ``ended`` happens when it has done ``work_s`` seconds of full-speed work."""
         self._started += 1
-        self.refresh()
-        return Activity(
-            number=self._started, left_s=work_s, ended=self._env.event(), at_end=at_end, since_s=self._env.now
-        )  # fmt: skip
+        self._sharing.ask()
+        return Activity(self._started, work_s, ended, at_end, self._env.now)
 
     def refresh(self) -> None:
         """Ask for new speeds when this instant is over."""
@@ -64,7 +65,8 @@ class Progress:
         for activity, speed in self._new_speeds():
             if speed == activity.speed:
                 continue
-            activity.left_s = max(0.0, activity.left_s - (now - activity.since_s) * activity.speed)
+            if activity.speed:
+                activity.left_s = max(0.0, activity.left_s - (now - activity.since_s) * activity.speed)
             activity.since_s, activity.speed = now, speed
             activity.end_s = now + activity.left_s / speed
             self._pushed += 1
@@ -82,19 +84,24 @@ class Progress:
         at = max(self._env.now, ends[0][0])
         if at != self._due_s:
             self._due_s = at
-            self._env.timeout(at - self._env.now).callbacks.append(lambda _event: self._finish(at))
+            self._env.timeout(at - self._env.now, at).callbacks.append(self._finish)
 
-    def _finish(self, at: float) -> None:
+    def _finish(self, due: simpy.Event) -> None:
+        at = due.value  # the clock may miss it by rounding
+        assert at is not None, "made with its time"
         if at != self._due_s:
             return
         self._due_s = float("inf")
-        over: dict[int, Activity] = {}
-        while self._ends and self._ends[0][0] <= at * (1 + _SAME_TIME):
-            end_s, _, activity = heappop(self._ends)
+        over: list[Activity] = []
+        ends, until = self._ends, at * (1 + _SAME_TIME)
+        while ends and ends[0][0] <= until:
+            end_s, _, activity = heappop(ends)
             if end_s == activity.end_s:
-                over[activity.number] = activity
-        for _, activity in sorted(over.items()):
-            activity.end_s = float("-inf")
+                activity.end_s = float("-inf")
+                over.append(activity)
+        if len(over) > 1:
+            over.sort(key=lambda activity: activity.number)
+        for activity in over:
             activity.at_end(activity)
-            activity.ended.succeed()
+            self._env.soon(activity.ended)
         self.refresh()

@@ -24,7 +24,7 @@ from simulator.engine.machine import Machine
 from simulator.engine.maker import CoflowMaker
 from simulator.errors import DeadlockError, UnsupportedError
 from simulator.network.graph import Network
-from simulator.plan import Communicate, Plan, RankClass, Task, absences, seconds_on, unfolded
+from simulator.plan import HOST_COPY, Communicate, Plan, RankClass, Task, absences, seconds_on, unfolded
 from simulator.timeline import Span, Timeline
 
 #: ``fidelity: message`` keeps every rank and every message; it is for small clusters.
@@ -118,11 +118,11 @@ class _Run:
     def __init__(
         self, plan: Plan, machine: Machine, runner: ByCoflow | ByMessage, ahead_s: Mapping[str, float] | None
     ) -> None:  # fmt: skip
-        self._plan, self._machine, self._runner = plan, machine, runner
+        self._plan, self._machine, self._runner, self.env = plan, machine, runner, machine.env
         self._classes = {c.name: c for c in plan.classes}
         self._order = {c.name: i for i, c in enumerate(plan.classes)}
         self._spans: list[tuple[float, int, int, Span]] = []
-        self._over: dict[tuple[str, str], simpy.Event] = {}
+        self._over: dict[tuple[str, str], _Part] = {}
         self._tasks = {task.name: task for task in plan.tasks}
         self._host = None if ahead_s is None else HostThreads(plan, machine.env, self._ends, ahead_s)
 
@@ -132,29 +132,31 @@ class _Run:
 
     def spans(self) -> tuple[Span, ...]:
         """Run everything; spans in start order, ties in plan order."""
-        tails: dict[tuple[str, str], simpy.Event] = {}
-        bodies = []
+        tails: dict[tuple[str, str], _Part] = {}
+        parts = []
         for number, task in enumerate(self._plan.tasks):
+            lane = task.lane
             for ranks in task.classes:
-                over = self._over[task.name, ranks] = self._machine.env.event()
                 waits = [event for name in task.after for event in self._before(name, task, ranks)]
-                if (ranks, task.lane) in tails:
-                    waits.append(tails[ranks, task.lane])
-                tails[ranks, task.lane] = over
-                bodies.append(self._one(number, task, self._classes[ranks], waits, over))
-        for body in bodies:
-            _follow(body)
+                if (ranks, lane) in tails:
+                    waits.append(tails[ranks, lane])
+                part = self._over[task.name, ranks] = _Part(self, number, task, self._classes[ranks], waits)
+                tails[ranks, lane] = part
+                parts.append(part)
+        for part in parts:
+            part.go_on(part)
         if self._host:
             self._host.start()
         self._machine.env.run()
         self._refuse_leftovers()
-        return tuple(span for *_, span in sorted(self._spans, key=lambda entry: entry[:3]))
+        self._over.clear()  # they know the run, and it them
+        return tuple(span for *_, span in sorted(self._spans))  # no two have the same number on the same class
 
     def _before(self, name: str, task: Task, ranks: str) -> list[simpy.Event]:
         """What a task waits for on a class. A collective waits for those that it is called with, where they do it."""
         if isinstance(task, Communicate) and (name, ranks) not in self._over:
             partners = self._runner.partners(task, ranks)
-            theirs = [self._over[name, other] for other in partners if (name, other) in self._over]
+            theirs: list[simpy.Event] = [self._over[name, other] for other in partners if (name, other) in self._over]
             if theirs:
                 return theirs
         return self._ends(name, ranks)
@@ -165,26 +167,24 @@ class _Run:
             return [self._over[name, ranks]]
         return [self._over[name, other] for other in self._tasks[name].classes]
 
-    def _one(
-        self, number: int, task: Task, ranks: RankClass, waits: list[simpy.Event], over: simpy.Event
-    ) -> Generator[simpy.Event, Any, None]:
-        for event in waits:
-            if not event.processed:
-                yield event
+    def body(self, part: _Part) -> Generator[simpy.Event, Any, None]:
+        """What a task does on a class once it has waited for all that comes before it."""
+        task, ranks = part.task, part.ranks
         if self._host:
-            yield from self._host.first_launch(task, ranks.name)
+            yield self._host.first_launch(task, ranks.name)
         start = self._machine.env.now
         if isinstance(task, Communicate):
             yield from self._runner.join(task, ranks.name)
             alone_s = self._runner.costs[task.name].alone_s
         else:
             alone_s = seconds_on(task, ranks)
-            yield self._machine.compute(ranks.name, alone_s)
+            copies = task.kind == HOST_COPY
+            yield self._machine.copy(alone_s) if copies else self._machine.compute(ranks.name, alone_s)
             if self._host:
-                yield from self._host.last_launch(task, ranks.name)
+                yield self._host.last_launch(task, ranks.name)
         span = Span(task=task, ranks=ranks.name, start_s=start, end_s=self._machine.env.now, alone_s=alone_s)
-        self._spans.append((start, number, self._order[ranks.name], span))
-        over.succeed()
+        self._spans.append((start, part.number, self._order[ranks.name], span))
+        self.env.soon(part)
 
     def _refuse_leftovers(self) -> None:
         stuck = [key for key, event in self._over.items() if not event.triggered]
@@ -198,19 +198,33 @@ class _Run:
         raise DeadlockError(f"plan '{self._plan.title}' stopped with {len(stuck)} tasks waiting: {waiting}{never}")
 
 
-def _follow(body: Generator[simpy.Event, Any, None]) -> None:
-    """Run a body to the next event that it waits for, and on from there whenever that happens.
+class _Part(simpy.Event):
+    """A task on one class: it waits, does what it has to, and is the event of its own end.
 
-    What a SimPy process does, without its two events for having started and ended, which nothing waits for here.
+    What a SimPy process does, without events for having started, and without anything that runs before it can start.
     """
 
-    def go_on(_happened: simpy.Event | None) -> None:
-        for event in body:
-            if event.callbacks is not None:  # has not happened yet
-                event.callbacks.append(go_on)
-                return
+    def __init__(self, run: _Run, number: int, task: Task, ranks: RankClass, waits: list[simpy.Event]) -> None:
+        self.env, self.callbacks = run.env, []
+        self.run, self.number, self.task, self.ranks = run, number, task, ranks
+        self._waits = waits[::-1]
+        self._body: Generator[simpy.Event, Any, None] | None = None
 
-    go_on(None)
+    def go_on(self, _happened: simpy.Event) -> None:
+        """On to the next event that it waits for, and further whenever that happens."""
+        waits = self._waits
+        while waits:
+            event = waits.pop()
+            if event.callbacks is not None:  # has not happened yet
+                event.callbacks.append(self.go_on)
+                return
+        if self._body is None:
+            self._body = self.run.body(self)
+        for event in self._body:
+            if event.callbacks is not None:
+                event.callbacks.append(self.go_on)
+                return
+        self._body = None
 
 
 def _some(ranks: tuple[int, ...]) -> str:

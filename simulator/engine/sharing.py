@@ -94,6 +94,8 @@ class Sharing(Generic[Key]):
     def changed(self) -> list[tuple[Key, float]]:
         """Names and speeds, above 0 and at most 1, of what has been joined to a start or an end since the last call."""
         found: list[tuple[Key, float]] = []
+        if not self._changed:
+            return found
         for joined in list(self._changed.values()):
             joined.members.sort(key=lambda member: member[0])  # stable: equal coflows stay in the order of their start
             parts = self._parts(tuple(number for number, _ in joined.members))

@@ -2,8 +2,8 @@
 
 Limits: one path per pair of GPUs (where packets are sprayed, one spine with all cables stands for all spines, see
 ``builders.fabric``), and up-down routing knows in-host parts, leaves and one tier of spines, each spine joined to
-every leaf; only past removed links is the shortest way searched pair by pair. Equal-cost choices are made by a 64-bit
-mix of (source, destination), never by Python's ``hash``.
+every leaf; only past removed links is the shortest way searched pair by pair. Equal-cost choices are made by the
+destination, or by a 64-bit mix of (source, destination), never by Python's ``hash``.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from simulator.parallel_spec import Parallel
 from simulator.report.memory import Memory
 from simulator.report.words import layer_words
 from simulator.strategies import megatron
+from simulator.strategies.recomputing import checkpoints_of
 from simulator.strategies.sharding import computing_precision
 from simulator.training.precision import optimizer_state_bytes
 from simulator.training.presets import build_model
@@ -157,6 +158,7 @@ def _kept_by_autocast(job: Job) -> float:
     sharded = build_model(
         job.scenario.model, seq_len=train.seq_len, micro_batch=train.micro_batch, precision=precision,
         attention=train.attention, kernels=train.kernels or job.device.kernels, recompute=train.recompute,
+        checkpoints=checkpoints_of(train),
         shards=shards_of(job.scenario.parallel, job.inputs.node_size * job.scenario.parallel.tp) if job.inputs.mesh
         else WHOLE,
     )  # fmt: skip
@@ -186,13 +188,15 @@ def _reducing_each_time(memory: Memory, job: Job, over: float) -> Iterator[Chang
 
 
 def _recompute(memory: Memory, job: Job, over: float) -> Iterator[Change]:
-    if job.train.recompute == "full" or job.model.measured:
+    train = job.train
+    if (train.recompute == "full" and train.recompute_layers is None) or job.model.measured:
         return
     blocks = [op for op in job.model.operations if layer_words(op.layer) != op.layer]
     kept = sum(op.saved_bytes for op in blocks)
     if in_pipeline(job):  # some of the blocks, for several micro-batches
         kept = memory.by_kind_bytes["activations"]
+    setting = "train.recompute_layers=null" if train.recompute_layers else "train.recompute=full"
     yield Change(
-        setting="train.recompute=full", saves_bytes=kept, enough=over <= kept, bound=True,
+        setting=setting, saves_bytes=kept, enough=over <= kept, bound=True,
         why="layers keep their inputs only and run forward again",
     )  # fmt: skip

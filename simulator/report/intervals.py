@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 Interval = tuple[float, float]
@@ -10,12 +11,15 @@ Interval = tuple[float, float]
 def union(intervals: Iterable[Interval]) -> list[Interval]:
     """Disjoint intervals that cover the same times, ascending."""
     merged: list[Interval] = []
-    for start, end in sorted(i for i in intervals if i[1] > i[0]):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
-        else:
-            merged.append((start, end))
-    return merged
+    first, last = 0.0, -math.inf
+    for start, end in sorted([interval for interval in intervals if interval[1] > interval[0]]):
+        if start > last:
+            merged.append((first, last))
+            first, last = start, end
+        elif end > last:
+            last = end
+    merged.append((first, last))
+    return merged[1:]  # before the first one there was nothing
 
 
 def total(intervals: Iterable[Interval]) -> float:

@@ -55,10 +55,8 @@ def host_lane(timeline: Timeline, ranks: RankClass) -> tuple[Issue, ...]:
     """What the host thread of a class does: as the engine plays it, told from when tasks ended. Empty if it is free."""
     if timeline.host_ahead_s is None:
         return ()
-    own = {span.task.name: span.end_s for span in timeline.spans if span.ranks == ranks.name}
-    anywhere: dict[str, float] = {}
-    for span in timeline.spans:
-        anywhere[span.task.name] = max(span.end_s, anywhere.get(span.task.name, 0.0))
+    own = {span.task.name: span.end_s for span in timeline.of_class(ranks.name)}
+    anywhere = timeline.ended_s
     now, found = -timeline.host_ahead_s[ranks.name], []
     for task in timeline.plan.tasks:
         if ranks.name not in task.classes:
@@ -95,7 +93,8 @@ def idle_of(spans: Sequence[Span], issues: Sequence[Issue], end_s: float, bubble
     compute = [s for s in spans if s.task.lane == COMPUTE_LANE]
     talking = [s for s in spans if isinstance(s.task, Communicate)]
     gaps = minus(minus([(0.0, end_s)], covered([*compute, *talking])), bubbles)
-    without_copies = minus(gaps, covered(spans))
+    only_these = len(compute) + len(talking) == len(spans)  # and no copies on lanes of their own
+    without_copies = gaps if only_these else minus(gaps, covered(spans))
     issuing = union((issue.start_s, issue.end_s) for issue in issues)
     left_s = total(minus(without_copies, issuing))
     between_s = sum(launch_gaps(compute, issues).values())
@@ -106,16 +105,16 @@ def idle_of(spans: Sequence[Span], issues: Sequence[Issue], end_s: float, bubble
 
 def covered(spans: Sequence[Span]) -> list[Interval]:
     """When any of the spans runs."""
-    return union((span.start_s, span.end_s) for span in spans)
+    return union([(span.start_s, span.end_s) for span in spans])
 
 
 def waiting_of(timeline: Timeline) -> tuple[Waiting, ...]:
     """Class by class, how long its ranks wait for others once they have reached a collective."""
     plan = timeline.plan
     kin = {axis: kin_of(plan, axis) for axis in plan.axes}
-    reached: dict[tuple[str, tuple[str, ...]], float] = {}
+    reached: dict[tuple[str, int], float] = {}
     calls = [
-        (span, (task.name, kin[task.axis][span.ranks].classes))
+        (span, (task.name, id(kin[task.axis][span.ranks])))
         for span in timeline.spans
         if isinstance(task := span.task, Communicate)
     ]

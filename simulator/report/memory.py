@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
-from simulator.plan import COMPUTE_LANE, MEMORY_KINDS, Buffer, RankClass
+from simulator.plan import COMPUTE_LANE, HOST_MEMORY, MEMORY_KINDS, Buffer, RankClass
 from simulator.report.words import micro_batch_of, task_words
 from simulator.schedule import Floats
 from simulator.timeline import Span, Timeline
@@ -44,7 +45,7 @@ class Memory:
     times_s: (n,) when they change. curve_bytes: (n, kinds) from then on, in the order of MEMORY_KINDS.
     by_kind_bytes: at the peak. peak_at: the task whose start reaches the peak, peak_words: the same in words.
     holders: the largest first. pools_bytes: what the tensors of each stream need at their own peak, all streams
-    together, beyond the peak of all tensors (``report.slack``).
+    together, beyond the peak of all tensors (``report.slack``). host_bytes: the most that the host holds for the rank.
     """
 
     ranks: str
@@ -56,6 +57,7 @@ class Memory:
     by_kind_bytes: Mapping[str, float]
     holders: tuple[Holder, ...]
     pools_bytes: float = 0.0
+    host_bytes: float = 0.0
 
     @property
     def peak_bytes(self) -> float:
@@ -93,7 +95,8 @@ def memory_of(timeline: Timeline) -> Memory:
 def class_memory(timeline: Timeline, ranks: RankClass) -> Memory:
     """Memory of one rank of a class."""
     spans, resident = timeline.of_class(ranks.name), timeline.plan.resident_by(ranks.name)
-    changes = list(_changes(spans, ranks, resident))
+    everywhere = list(_changes(spans, ranks, resident))
+    changes = [change for change in everywhere if change.buffer.kind != HOST_MEMORY]
     deltas = np.zeros((len(changes) + 1, len(MEMORY_KINDS)))
     for buffer in resident:
         deltas[0, MEMORY_KINDS.index(buffer.kind)] += buffer.size_bytes
@@ -108,14 +111,23 @@ def class_memory(timeline: Timeline, ranks: RankClass) -> Memory:
         peak_words=_in_words(peak_at, spans),
         by_kind_bytes=MappingProxyType(dict(zip(MEMORY_KINDS, curve[top].tolist(), strict=True))),
         holders=_holders(resident, changes[:top]), pools_bytes=_pools_bytes(spans, resident, changes),
+        host_bytes=_host_bytes(everywhere),
     )  # fmt: skip
 
 
-def _in_words(name: str, spans: Iterable[Span]) -> str:
-    tasks = {span.task.name: span.task for span in spans}
-    if name not in tasks:
+def _host_bytes(changes: Iterable[_Change]) -> float:
+    """The most that host memory holds; it is empty before the step."""
+    sizes = (change.sign * change.buffer.size_bytes for change in changes if change.buffer.kind == HOST_MEMORY)
+    return max(accumulate(sizes, initial=0.0))
+
+
+def _in_words(name: str, spans: Sequence[Span]) -> str:
+    told = next((span.task for span in spans if span.task.name == name), None)
+    if told is None:
         return name
-    return task_words(tasks[name], len({micro_batch_of(task) for task in tasks.values()} - {None}))
+    numbers = (number for span in spans if (number := micro_batch_of(span.task)) is not None)
+    first = next(numbers, None)
+    return task_words(told, 2 if any(number != first for number in numbers) else 1)
 
 
 def _changes(spans: Sequence[Span], ranks: RankClass, resident: Iterable[Buffer]) -> Iterator[_Change]:
@@ -123,6 +135,8 @@ def _changes(spans: Sequence[Span], ranks: RankClass, resident: Iterable[Buffer]
     buffers = {buffer.name: buffer for buffer in (*resident, *(b for span in spans for b in span.task.allocates))}
     found: list[tuple[float, int, int, _Change]] = []
     for number, span in enumerate(spans):
+        if not span.task.allocates and not span.task.frees:
+            continue
         for sign, names, time_s in (
             (1, tuple(b.name for b in span.task.allocates), span.start_s), (-1, span.task.frees, span.end_s),
         ):  # fmt: skip
@@ -134,8 +148,8 @@ def _changes(spans: Sequence[Span], ranks: RankClass, resident: Iterable[Buffer]
 
 
 def _scaled(buffer: Buffer, ranks: RankClass) -> Buffer:
-    """Activations grow with the samples that the rank works on."""
-    if buffer.kind != "activations" or ranks.work == 1.0:
+    """Activations, and what the host holds of them, grow with the samples that the rank works on."""
+    if buffer.kind not in ("activations", HOST_MEMORY) or ranks.work == 1.0:
         return buffer
     return replace(buffer, size_bytes=buffer.size_bytes * ranks.work)
 

@@ -121,11 +121,12 @@ def measure(timeline: Timeline, startup: Timeline, job: Job) -> StepReport:
     memories = {ranks.name: class_memory(timeline, ranks) for ranks in classes}
     times = {time.ranks.name: time for time in rank_times(timeline, classes if staged else (first,))}
     time = times[first.name]
+    computing_s = time.computing_s  # made anew whenever it is asked for
     costs = list(timeline.costs.values())
     return StepReport(
         title=timeline.plan.title, step_time_s=timeline.end_s, startup_time_s=startup.end_s,
         breakdown=time.breakdown,
-        copies_s=sum(time.computing_s[s.task.name] for s in time.compute if s.task.kind == "copy"),
+        copies_s=sum(computing_s[s.task.name] for s in time.compute if s.task.kind == "copy"),
         interference_s=_stretched([s for s in time.compute if s.task.name not in time.unissued_s], timeline.end_s),
         comm_total_s=total(time.talking), comm_hidden_s=total(time.talking) - time.breakdown.exposed_comm,
         **_rates(timeline, job),

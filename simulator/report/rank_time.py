@@ -74,6 +74,7 @@ class _Meetings:
         self._role = {c.name: c.role for c in plan.classes}
         self._kin = {axis: kin_of(plan, axis) for axis in plan.axes}
         self._reached = reached
+        self._known: dict[tuple[str, str], list[str]] = {}
         self._tasks = {task.name: task for task in plan.tasks}
 
     def cut(self, span: Span) -> Span:
@@ -92,8 +93,11 @@ class _Meetings:
     def _others(self, span: Span) -> list[str]:
         if not isinstance(span.task, Communicate):
             return []
-        kin = self._kin[span.task.axis][span.ranks]
-        return [name for name in kin.classes if self._role[name] != self._role[span.ranks]]
+        place = (span.task.axis, span.ranks)
+        if place not in self._known:
+            kin = self._kin[span.task.axis][span.ranks]
+            self._known[place] = [name for name in kin.classes if self._role[name] != self._role[span.ranks]]
+        return self._known[place]
 
 
 def _meetings(timeline: Timeline) -> _Meetings:

@@ -79,6 +79,7 @@ def _memory(report: StepReport, job: Job) -> dict[str, Any]:
         "by_kind_bytes": dict(memory.by_kind_bytes),
         "holders": [asdict(holder) for holder in memory.holders],
         "fits": None if verdict is None else verdict.ok,
+        "host_bytes": memory.host_bytes,
         "allocator_slack": {
             "pools_bytes": memory.pools_bytes, "shares": list(SHARES), "low_bytes": slack.low_bytes,
             "high_bytes": slack.high_bytes, "counted_in_fits": False, "source": SOURCE,

@@ -151,6 +151,8 @@ def _memory(report: StepReport, block: str) -> Table:
     slack = slack_of(memory.by_kind_bytes, memory.pools_bytes)
     range_words = f"{format_gib(slack.low_bytes)} to {format_gib(slack.high_bytes)} beside it, not counted"
     table.add_row("allocator slack", "", "", "", range_words)
+    if memory.host_bytes:
+        table.add_row("host memory", format_gib(memory.host_bytes), "", "", "offloaded activations, not counted")
     return table
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.plan import MEMORY_KINDS
+from simulator.plan import HOST_COPY, MEMORY_KINDS
 from simulator.report.memory import Memory, thinned
 from simulator.report.picture_file import check_picture, save_figure
 from simulator.report.svg import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION
@@ -30,6 +30,7 @@ STYLES = {
     "optimizer": (PURPLE, "optimizer"), "all_reduce": (ORANGE, "all-reduce (AR)"),
     "reduce_scatter": (VERMILION, "reduce-scatter (RS)"), "all_gather": (GREEN, "all-gather (AG)"),
     "broadcast": (_YELLOW, "broadcast (BC)"), "reduce": (_YELLOW, "reduce (RD)"), "host": (_DARK, "issued by the host"),
+    HOST_COPY: ("#DDCC77", "copy to or from the host"),
     "exposed": (BLACK, "exposed: a collective runs, no compute does"),
 }  # fmt: skip
 _OTHER = ("#BBBBBB", "other")

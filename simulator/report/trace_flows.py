@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from simulator.kin import kin_of
-from simulator.plan import Communicate, Compute, Plan
+from simulator.plan import HOST_COPY, Communicate, Compute, Plan
 from simulator.timeline import Span
 
 
@@ -78,7 +78,7 @@ def _copied(spans: Sequence[Span]) -> dict[tuple[str, str], Span]:
     latest: dict[str, Span] = {}
     found: dict[tuple[str, str], Span] = {}
     for span in spans:
-        if not isinstance(span.task, Compute):
+        if not isinstance(span.task, Compute) or span.task.kind == HOST_COPY:
             continue
         if span.task.kind != "copy":
             latest[span.ranks] = span

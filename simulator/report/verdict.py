@@ -136,6 +136,8 @@ def bound_sentence(report: StepReport, job: Job) -> str:
     parts = report.breakdown
     if report.idle.host_s > _MATTERS * report.step_time_s and report.idle.host_s > parts.exposed_comm:
         return _host_bound(report)
+    if _waits_for_host_memory(report):
+        return _copy_bound(report)
     if parts.bubble > _MATTERS * report.step_time_s and parts.bubble > parts.exposed_comm:
         return _bubble_bound(report)
     if report.exposed_share < _MATTERS or parts.exposed_comm < parts.compute * _MATTERS:
@@ -162,6 +164,10 @@ def picture_finding(report: StepReport) -> str:
     worst, idle_s = _worst(report), report.idle.host_s
     if idle_s > _MATTERS * report.step_time_s and idle_s > report.breakdown.exposed_comm:
         waits = f"{format_percent(idle_s / report.step_time_s)} of it waits for the host thread"
+    elif _waits_for_host_memory(report):
+        waits = (
+            f"{format_percent(report.idle.copies_s / report.step_time_s)} of it waits for copies to and from the host"
+        )
     elif report.breakdown.bubble > max(_MATTERS * report.step_time_s, report.breakdown.exposed_comm):
         waits = f"{format_percent(report.breakdown.bubble / report.step_time_s)} of it waits for other stages"
     elif worst is None:
@@ -181,6 +187,20 @@ def _host_bound(report: StepReport) -> str:
     return (
         f"The host thread bounds the step: for {share} of it the GPU waits for kernels that are not issued yet; larger "
         "kernels, fewer of them (a compiler, CUDA graphs) or a faster CPU would help."
+    )
+
+
+def _waits_for_host_memory(report: StepReport) -> bool:
+    """Whether offloaded activations keep the GPU waiting for more than anything that it sends."""
+    least = max(_MATTERS * report.step_time_s, report.breakdown.exposed_comm)
+    return bool(report.memory.host_bytes) and report.idle.copies_s > least
+
+
+def _copy_bound(report: StepReport) -> str:
+    share = format_percent(report.idle.copies_s / report.step_time_s)
+    return (
+        f"The host link bounds the step: for {share} of it the GPU waits for activations on their way to the host or "
+        "back; offloading fewer layers (train.offload_activations), or recomputing them (train.recompute), would help."
     )
 
 

@@ -16,11 +16,13 @@ from simulator.strategies.step import Groups, StepInputs, copy
 REPLICA, NORM_BYTES = "replica", 4.0
 #: Name of the task that scales, before which the norm has to be that of all.
 SCALE = "scale gradients"
+#: Name of the task that takes the norm of a rank's gradients.
+NORMS = "norms of gradients"
 
 
 def norm_of(inputs: StepInputs, size_bytes: float, *, after: tuple[str, ...] = ()) -> Compute:
     """The norm of gradients of so many bytes on this rank, which reads them once."""
-    return copy(inputs, "norms of gradients", size_bytes / 2, after=after)
+    return copy(inputs, NORMS, size_bytes / 2, after=after)
 
 
 def scale_of(inputs: StepInputs, size_bytes: float, *, after: tuple[str, ...] = ()) -> Compute:

@@ -14,9 +14,11 @@ from simulator.parallel_spec import Parallel
 from simulator.rank_classes import ALL_RANKS
 from simulator.strategies import STRATEGIES, deepspeed_bf16
 from simulator.strategies.clipping import replica_axis, with_norm_of_replica
+from simulator.strategies.offloading import offloaded
 from simulator.strategies.parts import has_experts_apart
 from simulator.strategies.pipelined import model_axes, pipelined
 from simulator.strategies.pipelined import startup as pipelined_startup
+from simulator.strategies.replicated import with_sum
 from simulator.strategies.step import Draft, StepInputs
 from simulator.strategies.weaving import woven
 
@@ -36,14 +38,21 @@ def drafts(inputs: StepInputs) -> tuple[Draft, Draft]:
     _check_exchanges(inputs)
     chosen = (parallel.strategy, parallel.implemented_by)
     strategy = STRATEGIES[chosen]
-    if mesh is None:
-        return strategy.step(inputs), strategy.startup(inputs)
-    if mesh.pp == 1 and not has_experts_apart(inputs):
-        step = strategy.step(inputs)
+    if mesh is None or (mesh.pp == 1 and not has_experts_apart(inputs)):
+        step = with_sum(inputs, strategy.step(inputs))
+        step = replace(step, tasks=offloaded(inputs, step.tasks))
+        if mesh is None:
+            return step, strategy.startup(inputs)
         axes = {**step.axes, **model_axes(inputs), **replica_axis(inputs)}
         tasks = tuple(with_norm_of_replica(inputs, [woven(inputs, step.tasks)], (ALL_RANKS,)))
         return replace(step, tasks=tasks, axes=axes), strategy.startup(inputs)
     what = f"pp {mesh.pp}" if mesh.pp > 1 else f"experts that are reduced over other ranks (ep {mesh.ep}, tp {mesh.tp})"
+    if inputs.offloaded_share:
+        raise UnsupportedError(
+            f"train.offload_activations: not beside {what}: a stage's pass is planned as a whole there, so that copies "
+            "have no ends of layers to follow (Megatron-LM refuses CPU offloading beside pipelines too); accepted: "
+            "false, or pp 1 with experts that all ranks of data parallelism hold"
+        )
     if chosen not in IN_PIPELINES:
         accepted = ", ".join(f"{name} ({whose})" for name, whose in IN_PIPELINES)
         told = f"{chosen[0]} ({chosen[1]}) has no plan for {what}; accepted beside it: {accepted}"

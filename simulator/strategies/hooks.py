@@ -60,7 +60,7 @@ def as_computed(inputs: StepInputs) -> StepInputs:
 def hooks_of(draft: Draft, inputs: StepInputs) -> Hooks:
     """Of a strategy's plan of one micro-batch."""
     tasks = list(draft.tasks)
-    passes = [n for n, task in enumerate(tasks) if _is_pass(task)]
+    passes = [n for n, task in enumerate(tasks) if is_pass(task)]
     backwards = [n for n in passes if tasks[n].kind == "backward"]
     first, last = backwards[0], backwards[-1]
     forwards_end = max(n for n in passes if n < first) + 1
@@ -74,7 +74,8 @@ def hooks_of(draft: Draft, inputs: StepInputs) -> Hooks:
     )  # fmt: skip
 
 
-def _is_pass(task: Task) -> bool:
+def is_pass(task: Task) -> bool:
+    """Whether it is a forward or a backward of an operation."""
     return isinstance(task, Compute) and task.kind in BATCH_WORK and ": " in task.name
 
 
@@ -90,7 +91,7 @@ def _end_of_backward(tasks: Sequence[Task], start: int) -> int:
 
 def _gradients(tasks: Sequence[Task]) -> tuple[Buffer, ...]:
     """Gradients that a backward brings to life and some later task uses up."""
-    own = [task for task in tasks if _is_pass(task)]
+    own = [task for task in tasks if is_pass(task)]
     gone = {name for task in own for name in task.frees}
     return tuple(b for task in own for b in task.allocates if b.kind == "grads" and b.name not in gone)
 
@@ -98,8 +99,8 @@ def _gradients(tasks: Sequence[Task]) -> tuple[Buffer, ...]:
 def _segment(tasks: Sequence[Task], inputs: StepInputs, held: set[str]) -> Iterator[Passing | Task]:
     """Passes in a row joined; one that waits for something begins a new row."""
     numbers = {operation.name: number for number, operation in enumerate(inputs.model.operations)}
-    for is_pass, some in groupby(tasks, _is_pass):
-        if not is_pass:
+    for passing, some in groupby(tasks, is_pass):
+        if not passing:
             yield from some
             continue
         row: list[Task] = []

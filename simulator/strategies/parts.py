@@ -13,7 +13,7 @@ from simulator.strategies.resident import FURTHER_COMMUNICATOR_BYTES
 from simulator.strategies.stages import Stage
 from simulator.strategies.step import Draft, StepInputs
 from simulator.training.experts import is_expert
-from simulator.training.operations import ParameterTensor, num_elements
+from simulator.training.operations import Operation, ParameterTensor, num_elements
 
 Step = Callable[[StepInputs], Draft]
 #: Buffers of a rank that its stages have in common.
@@ -43,11 +43,20 @@ def has_experts_apart(inputs: StepInputs) -> bool:
 def _only(inputs: StepInputs, wanted: Callable[[ParameterTensor], bool]) -> StepInputs:
     """The inputs with some of the parameters: all operations run, the others' parameters are another's business."""
     operations = tuple(
-        replace(o, parameters=tuple(t for t in o.parameters if wanted(t))) for o in inputs.model.operations
+        replace(_with_only(o, wanted), replayed=tuple(_with_only(again, wanted) for again in o.replayed))
+        for o in inputs.model.operations
     )  # fmt: skip
     parameters = tuple(t for t in inputs.model.parameters if wanted(t))
-    model = replace(inputs.model, operations=operations, parameters=parameters, num_parameters=num_elements(parameters))
+    names = {tensor.name for tensor in parameters}
+    model = replace(
+        inputs.model, operations=operations, parameters=parameters, num_parameters=num_elements(parameters),
+        tied=tuple(pair for pair in inputs.model.tied if pair[1] in names),
+    )  # fmt: skip
     return inputs.with_part(model)
+
+
+def _with_only(operation: Operation, wanted: Callable[[ParameterTensor], bool]) -> Operation:
+    return replace(operation, parameters=tuple(t for t in operation.parameters if wanted(t)))
 
 
 def _of_experts(hooks: Hooks) -> Hooks:

@@ -54,11 +54,14 @@ class Passes:
     inputs: of the whole job, for what calls cost the host. number: of the stage in the schedule; role: its ranks. Where
     another rank has a copy of the stage (DualPipe), both do together what the strategy asks for, so that it is not done
     inside their passes: ``begin``, ``reduce`` and ``update`` then are those of both, and called for one of them.
+    output_bytes: of what a forward has sent on, as far as it lives until the backward.
     """
 
     def __init__(
-        self, inputs: StepInputs, stage: Stage, hooks: Hooks, schedule: PipelineSchedule, number: int, role: str
-    ) -> None:
+        self, inputs: StepInputs, stage: Stage, hooks: Hooks, schedule: PipelineSchedule, number: int, role: str,
+        output_bytes: float = 0.0,
+    ) -> None:  # fmt: skip
+        self._output_bytes = output_bytes
         self._inputs, self._stage, self._hooks, self._number = inputs, stage, hooks, stage.number
         self._classes, self._words = (role,), f"stage {number}"
         self._passing = as_computed(stage.inputs)
@@ -84,7 +87,7 @@ class Passes:
         stretch, holds = without_casts(self._stretch(action.kind)), self._holds(action, "")
         found = run(
             self._inputs, stretch, self._name(action), part=self._words, classes=self._classes, after=waits,
-            holds=holds, allocates=self._gradients(action), frees=self._gives_back(action),
+            holds=holds, allocates=(*self._gradients(action), *self._output(action)), frees=self._gives_back(action),
         )  # fmt: skip
         self._keep(action, stretch, holds)
         return found
@@ -105,7 +108,7 @@ class Passes:
         found = run_beside(
             self._inputs, ((forward, names[0], self._words), (backward, names[1], other._words)),
             classes=self._classes, after=waits,
-            allocates=(kept_buffers(forward, holds), (*other._gradients(two), *brief)),
+            allocates=((*kept_buffers(forward, holds), *self._output(one)), (*other._gradients(two), *brief)),
             frees=((), (*other._gives_back(two), *(buffer.name for buffer in brief))),
         )  # fmt: skip
         self._keep(one, forward, holds)
@@ -153,7 +156,10 @@ class Passes:
             found = run(
                 self._inputs, stretch, self._name(action) + words, part=self._words, classes=self._classes,
                 after=(*waits, *(() if self._together else self._mapped(entry.after))), holds=holds,
-                allocates=(*(self._gradients(action) if first else ()), *self._buffers(entry.allocates)),
+                allocates=(
+                    *(self._gradients(action) if first else ()), *self._buffers(entry.allocates),
+                    *(self._output(action) if last else ()),
+                ),
                 frees=(*(gone if last else ()), *(_of(name, self._number) for name in entry.frees)),
             )  # fmt: skip
             self._keep(action, without_casts(stretch), holds)
@@ -181,8 +187,18 @@ class Passes:
         if action.kind == "F":
             self._kept.setdefault(action.micro_batch, []).append((stretch, holds))
 
+    def _output(self, action: Action) -> tuple[Buffer, ...]:
+        """What a forward has sent on, for the autograd engine to begin its backward with."""
+        if action.kind != "F" or not self._output_bytes:
+            return ()
+        return (Buffer(name=self._output_name(action), kind="activations", size_bytes=self._output_bytes),)
+
+    def _output_name(self, action: Action) -> str:
+        return f"output of {self._words} @{action.micro_batch}"
+
     def _gives_back(self, action: Action) -> tuple[str, ...]:
-        return tuple(
+        output = (self._output_name(action),) if action.kind in ("B", "I") and self._output_bytes else ()
+        return output + tuple(
             name for purpose in _GIVES_BACK[action.kind] for stretch, holds in self._kept.get(action.micro_batch, ())
             for name in kept_names(stretch, holds, purpose)
         )  # fmt: skip

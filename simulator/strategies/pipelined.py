@@ -1,12 +1,13 @@
 """A step in which ranks hold stages of the model: every rank's order of passes, what stages send each other, and around
 them what a strategy of data parallelism does.
 
-Sources: Narayanan et al., arXiv:2104.04473 (1F1B, interleaved; send after each pass); torch.distributed.pipelining 2.13
-(schedules.py: ``Schedule1F1B`` waits for its sends before it goes on, the runtime of several stages does not);
-DualPipe, arXiv:2412.19437, section 3.2.1 (a forward and a backward side by side, each hiding what the other sends).
+Sources: Narayanan et al., arXiv:2104.04473 (1F1B, interleaved; send after each pass); who waits for what is sent, see
+``sends``; DualPipe, arXiv:2412.19437, section 3.2.1 (a forward and a backward side by side, each hiding what the other
+sends).
 
 Data flow: a pipeline's schedule (``simulator.pipelines``), its stages (``stages``), the hooks of the strategy in each
-(``hooks``) -> passes as tasks (``stretches``) in the order in which they would start without communication -> Draft.
+(``hooks``) -> passes as tasks (``stretches``) and sends in an order in which nothing waits for what comes later ->
+Draft.
 With one stage this is plain accumulation of gradients over micro-batches; experts that are shared come this way too,
 since their gradients are reduced apart from all others.
 """
@@ -17,8 +18,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from simulator.errors import ScenarioError
+from simulator.parallel_spec import Parallel
 from simulator.pipelines import pipeline_schedule
-from simulator.pipelines.messages import message_after
+from simulator.pipelines.messages import Message, message_after
 from simulator.pipelines.order import Action, Pair, PipelineSchedule, actions
 from simulator.pipelines.playing import StageTimes, play
 from simulator.plan import Communicate, Task
@@ -26,14 +28,19 @@ from simulator.strategies.clipping import replica_axis, with_norm_of_replica
 from simulator.strategies.hooks import Hooks
 from simulator.strategies.parts import Step, hooks_of_stage, resident_of_role
 from simulator.strategies.passes import Passes, placed
+from simulator.strategies.replicated import sums_of_roles
+from simulator.strategies.sends import Passed, Sent, in_order, receivers_of, sends_of
 from simulator.strategies.stages import Stage, cut
-from simulator.strategies.step import Draft, Groups, StepInputs
+from simulator.strategies.step import Draft, Groups, StepInputs, names
+from simulator.strategies.stretches import Run
 
 #: Play needs times above zero to tell what comes first.
 _LEAST_S = 1e-12
-#: Schedules whose sends keep their sender waiting, unless told otherwise: those of one stage on each rank.
-_WAITS_FOR_SENDS = frozenset({"1f1b", "gpipe"})
-
+#: Implementations of data parallelism that come with pipelines of their own; beside the others it is PyTorch's.
+_SCHEDULES_OF_THEIR_OWN = frozenset({"megatron", "deepspeed"})
+#: Schedules whose own runtime frees what it has sent, whatever is beside them (deepseek-ai/DualPipe, dualpipe.py,
+#: ``_free_tensors``).
+_FREEING = frozenset({"dualpipe", "dualpipe-v"})
 #: Axis of the first and the last stage of a pipeline.
 EMBEDDING = "embedding"
 
@@ -52,8 +59,9 @@ def pipelined(inputs: StepInputs, step: Step) -> Draft:
     axes: dict[str, Groups] = {name: groups for part in parts for name, groups in part.axes.items()}
     axes |= model_axes(inputs) | replica_axis(inputs) | line.boundaries()
     tasks = tuple(line.tasks())
+    used = {task.axis for task in tasks if isinstance(task, Communicate)}
     return Draft(
-        tasks=tasks, axes={name: axes[name] for name in axes if _used(name, tasks)}, roles=line.roles,
+        tasks=tasks, axes={name: axes[name] for name in axes if name in used}, roles=line.roles,
         resident_of={
             line.role(rank): resident_of_role(
                 inputs, [parts[schedule.part_of_model(s)] for s in schedule.stages_of(rank)], schedule.stages_of(rank)
@@ -81,10 +89,14 @@ def startup(inputs: StepInputs, begin: Step) -> Draft:
 
 def schedule_of(inputs: StepInputs) -> PipelineSchedule:
     """The schedule that the scenario asks for. Raises ScenarioError for numbers that it cannot take."""
-    parallel = inputs.parallel
+    return schedule_for(inputs.parallel, inputs.micro_batches)
+
+
+def schedule_for(parallel: Parallel, micro_batches: int) -> PipelineSchedule:
+    """The same before there are operations to plan."""
     name = parallel.schedule or ("interleaved-1f1b" if (parallel.chunks or 1) > 1 else "1f1b")
     try:
-        return pipeline_schedule(name, parallel.pp, inputs.micro_batches, parallel.chunks)
+        return pipeline_schedule(name, parallel.pp, micro_batches, parallel.chunks)
     except ScenarioError as error:
         key = "schedule" if parallel.schedule else "chunks" if parallel.chunks else "pp"
         raise ScenarioError(f"parallel.{key}: {error} (micro-batches are train.grad_accumulation)") from None
@@ -102,10 +114,6 @@ def model_axes(inputs: StepInputs) -> dict[str, Groups]:
     return {} if mesh is None else {a: mesh.groups(a) for a in ("tp", "cp", "ep", "etp") if mesh.size(a) > 1}
 
 
-def _used(axis: str, tasks: tuple[Task, ...]) -> bool:
-    return any(isinstance(task, Communicate) and task.axis == axis for task in tasks)
-
-
 class _Line:
     """The pipeline's ranks and what they do, in the order of their passes."""
 
@@ -117,13 +125,9 @@ class _Line:
         assert mesh is not None, "stages stand on a mesh"
         self._mesh = mesh
         self.roles = tuple(self.role(place) for place in mesh.along("pp"))
-        #: a backward may be whole or in halves: which of them takes what the stage after sends
-        self._kinds = {
-            (a.stage, a.micro_batch): a.kind
-            for order in schedule.orders for a in actions(order) if a.kind in ("B", "I")
-        }  # fmt: skip
-        wanted = inputs.parallel.overlap_p2p
-        self._overlaps = schedule.name not in _WAITS_FOR_SENDS if wanted is None else wanted
+        by_torch = inputs.parallel.implemented_by not in _SCHEDULES_OF_THEIR_OWN
+        ways = sends_of(schedule, overlap=inputs.parallel.overlap_p2p, by_torch=by_torch)
+        self._sends = replace(ways, both_ways=inputs.both_ways)
 
     def role(self, rank: int) -> str:
         """Name of the ranks at one place of the pipeline."""
@@ -156,58 +160,68 @@ class _Line:
         return found
 
     def tasks(self) -> Iterator[Task]:
-        """All passes in the order in which they would start without communication, then the updates."""
-        spans = [
-            (span.start, span.end, rank, span.step)
-            for rank, row in enumerate(play(self._schedule, self._times()).spans) for span in row
-        ]  # fmt: skip
+        """All passes and sends, as early as they would come without communication, then the updates."""
         passes = {
             stage: Passes(
                 self._inputs, self._stages[self._schedule.part_of_model(stage)],
                 self._parts[self._schedule.part_of_model(stage)], self._schedule, stage, self.role(home),
+                self._kept_output_bytes(stage),
             )
             for stage, home in enumerate(self._schedule.ranks_of_stages)
         }  # fmt: skip
-        arriving: dict[Action, str] = {}
-        owed: dict[int, tuple[str, ...]] = {}
         for one, roles in self._copies(passes):
             yield from one.together(one.hooks.forward, roles, ())
-        for _, _, rank, step in sorted(spans, key=lambda span: span[:3]):
-            both = step if isinstance(step, Pair) else (step,)
-            waits = (*owed.get(rank, ()), *(arriving.pop(a) for a in both if a in arriving))
-            if isinstance(step, Pair):
-                done = passes[step.forward.stage].beside(step, passes[step.backward.stage], waits)
-            else:
-                done = passes[step.stage].run(step, waits)
+        starts = [[span.start for span in row] for row in play(self._schedule, self._times()).spans]
+        sent: dict[Action, str] = {}
+        ends: list[list[tuple[str, ...]]] = [[()] for _ in range(self._schedule.num_ranks)]
+        last: list[dict[str, str]] = [{} for _ in ends]
+        after: dict[Action, tuple[str, ...]] = {}
+        for event in in_order(self._schedule, starts, receivers_of(self._schedule), self._sends):
+            if isinstance(event, Sent):
+                message = event.message
+                waits = (*ends[message.target][event.asked], *(sent[action] for action in event.behind))
+                yield (task := self._send(message, (*after.pop(message.after), *waits)))
+                sent[message.after] = last[message.source][task.axis] = task.name
+                continue
+            done = self._passed(event, passes, (*ends[event.rank][-1], *(sent[action] for action in event.needs)))
             yield from done.tasks
-            owed[rank] = done.ends
-            for action in both:
-                send = self._send(action, done.ends)
-                if send is None:
-                    continue
-                yield send[0]
-                arriving[send[1]] = send[0].name
-                if not self._overlaps:
-                    owed[rank] = (*owed[rank], send[0].name)
-        yield from self._updates(owed, passes)
+            ends[event.rank].append(done.ends)
+            after |= dict.fromkeys(event.step if isinstance(event.step, Pair) else (event.step,), done.ends)
+        # a step is over when what its ranks send is
+        over = {rank: (*names[-1], *last[rank].values()) for rank, names in enumerate(ends)}
+        yield from self._updates(over, passes)
 
-    def _send(self, action: Action, after: tuple[str, ...]) -> tuple[Communicate, Action] | None:
-        """What a pass sends to another rank, and the pass that waits for it."""
-        message = message_after(self._schedule, action)
-        if message is None:
-            return None
-        forward = action.kind == "F"
+    def _kept_output_bytes(self, stage: int) -> float:
+        """What a stage has sent to another rank stays until its backward, unless it is freed.
+
+        PyTorch keeps it in ``fwd_cache`` (torch/distributed/pipelining/stage.py), DeepSpeed in ``pipe_buffers``
+        (runtime/pipe/engine.py); Megatron-LM empties it (``deallocate_output_tensor``, pipeline_parallel/schedules.py).
+        """
+        parallel, homes = self._inputs.parallel, self._schedule.ranks_of_stages
+        freed = parallel.deallocate_outputs
+        if freed is None:
+            freed = parallel.implemented_by == "megatron" or self._schedule.name in _FREEING
+        if freed or self._schedule.is_last(stage) or homes[stage] == homes[stage + 1]:
+            return 0.0
+        return self._stages[self._schedule.part_of_model(stage)].sent_bytes
+
+    def _passed(self, event: Passed, passes: Mapping[int, Passes], waits: tuple[str, ...]) -> Run:
+        step = event.step
+        if isinstance(step, Pair):
+            return passes[step.forward.stage].beside(step, passes[step.backward.stage], waits)
+        return passes[step.stage].run(step, waits)
+
+    def _send(self, message: Message, after: tuple[str, ...]) -> Communicate:
+        """What a pass sends to another rank."""
+        action, forward = message.after, message.after.kind == "F"
         boundary = self._stages[self._schedule.part_of_model(action.stage if forward else message.to_stage)]
         what = "activations" if forward else "gradients of activations"
-        task = Communicate(
+        return Communicate(
             name=f"send {what} {action.micro_batch}: stage {action.stage} to {message.to_stage}", op="send",
             axis=boundary_axis(message.source, message.target), algorithm="auto", message_bytes=boundary.sent_bytes,
             classes=(self.role(message.source), self.role(message.target)), purpose=f"{what} between stages",
             after=after, host_s=self._inputs.host.collective_s,
         )  # fmt: skip
-        return task, Action(
-            message.to_stage, "F" if forward else self._kinds[message.to_stage, action.micro_batch], action.micro_batch
-        )
 
     def _shared_table(self, first: int, last: int, passes: Mapping[int, Passes]) -> Communicate | None:
         """The sum of the gradients of a table that two stages hold; None where both are on one rank."""
@@ -232,14 +246,36 @@ class _Line:
             yield task
             after = dict.fromkeys(shared[:2], (task.name,))
         everywhere = tuple(dict.fromkeys(name for names in owed.values() for name in names))
+        together: list[Task] = []
+        for one, roles in self._copies(passes):
+            together += one.together(one.hooks.backward, roles, everywhere)
+        yield from together
+        sums = self._sums(owed, passes, names(together))
+        yield from sums.values()
+        summed = {role: (task.name,) for role, task in sums.items()}
         updates: list[tuple[Task, ...]] = []
         for one, roles in self._copies(passes):
-            yield from one.together(one.hooks.backward, roles, everywhere)
-            updates.append(tuple(one.update(everywhere, roles)))
+            own = (name for role in roles for name in summed.get(role, ()))
+            updates.append(tuple(one.update((*everywhere, *own), roles)))
         for number, one in passes.items() if not self._mirrored else ():
             home = self._schedule.ranks_of_stages[number]
-            updates.append(tuple(one.update((*owed.get(home, ()), *after.get(number, ())))))
+            waits = (*owed.get(home, ()), *after.get(number, ()), *summed.get(self.role(home), ()))
+            updates.append(tuple(one.update(waits)))
         yield from with_norm_of_replica(self._inputs, updates, tuple(dict.fromkeys(self.roles)))
+
+    def _sums(
+        self, owed: Mapping[int, tuple[str, ...]], passes: Mapping[int, Passes], together: tuple[str, ...]
+    ) -> dict[str, Communicate]:
+        """By role, the sum over tp of what its ranks hold whole, when all else is reduced."""
+        held = {self.role(rank): self._schedule.stages_of(rank) for rank in range(self._schedule.num_ranks)}
+        parts = {
+            role: [self._stages[self._schedule.part_of_model(n)].inputs for n in own] for role, own in held.items()
+        }  # fmt: skip
+        after = {
+            self.role(rank): (*ends, *(name for n in held[self.role(rank)] for name in passes[n].reduced()), *together)
+            for rank, ends in owed.items()
+        }  # fmt: skip
+        return sums_of_roles(self._inputs, parts, after)
 
     @property
     def _mirrored(self) -> bool:

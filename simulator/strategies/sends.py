@@ -155,49 +155,54 @@ class _Meeting:
     """Ranks go through their orders; messages wait for those who ask for them.
 
     sent: messages that are on their way. kept: of each rank the messages that it has sent and not waited for, oldest
-    first. coming: of each rank, by the pass that needs them, messages that it has not asked for yet.
+    first. coming: of each rank, by the pass that needs them, messages that it has not asked for yet. arriving: of each
+    step the actions whose messages it needs. looked: the steps that each rank has been put in line for.
     """
 
     def __init__(
         self, schedule: PipelineSchedule, starts: Sequence[Sequence[float]], receivers: Receivers, sends: Sends
     ) -> None:
-        self._schedule, self._starts, self._receivers, self._sends = schedule, starts, receivers, sends
-        self._next = [0] * schedule.num_ranks
+        self._orders, self._starts, self._receivers, self._sends = schedule.orders, starts, receivers, sends
+        ranks = range(schedule.num_ranks)
+        self._next, self._looked = [0 for _ in ranks], [-1 for _ in ranks]
         self._sent: set[Action] = set()
-        self._kept: list[list[Action]] = [[] for _ in range(schedule.num_ranks)]
+        self._kept: list[list[Action]] = [[] for _ in ranks]
         self._places = places(schedule, receivers, sends.asks)
-        self._coming: list[dict[Action, Message]] = [{} for _ in range(schedule.num_ranks)]
-        self._sources = {receivers[_key(message)]: action for action, message in _messages(schedule)}
+        self._coming: list[dict[Action, Message]] = [{} for _ in ranks]
+        self._made = dict(_messages(schedule))
+        sources = {receivers[_key(message)]: action for action, message in self._made.items()}
+        self._arriving = [
+            [tuple(sources[one] for one in _each(step) if one in sources) for step in order] for order in self._orders
+        ]
         self._ready: list[tuple[float, int]] = []
         self._under_way: dict[tuple[int, int], list[tuple[int, Action]]] = {}
 
     def run(self) -> Iterator[Passed | Sent]:
-        for rank in range(self._schedule.num_ranks):
+        for rank in range(len(self._orders)):
             self._look(rank)
         while self._ready:
             _, rank = heapq.heappop(self._ready)
-            step = self._step(rank)
-            if step is None or not self._can(rank, step):
-                continue
+            step = self._orders[rank][self._next[rank]]
             yield self._pass(rank, step)
             yield from self._messages(rank, step)
-        assert all(self._step(rank) is None for rank in range(self._schedule.num_ranks)), "ranks wait for each other"
+        over = [len(order) for order in self._orders]
+        assert self._next == over, "ranks wait for each other"
 
     def _step(self, rank: int) -> Step | None:
-        order = self._schedule.orders[rank]
-        return order[self._next[rank]] if self._next[rank] < len(order) else None
+        order, number = self._orders[rank], self._next[rank]
+        return order[number] if number < len(order) else None
 
     def _look(self, rank: int) -> None:
-        step = self._step(rank)
-        if step is not None and self._can(rank, step):
-            heapq.heappush(self._ready, (self._starts[rank][self._next[rank]], rank))
-
-    def _can(self, rank: int, step: Step) -> bool:
-        return self._sent.issuperset(self._needs(rank, step))
+        """Put a rank in line, once, when all that its next step needs is on its way."""
+        number = self._next[rank]
+        if number == self._looked[rank] or number == len(self._orders[rank]):
+            return
+        if self._sent.issuperset(self._needs(rank, self._orders[rank][number])):
+            self._looked[rank] = number
+            heapq.heappush(self._ready, (self._starts[rank][number], rank))
 
     def _needs(self, rank: int, step: Step) -> tuple[Action, ...]:
-        arriving = (self._sources[one] for one in _each(step) if one in self._sources)
-        return (*self._waited(rank, step), *arriving)
+        return (*self._waited(rank, step), *self._arriving[rank][self._next[rank]])
 
     def _waited(self, rank: int, step: Step) -> tuple[Action, ...]:
         """Messages of this rank that have to be over before its next pass."""
@@ -216,7 +221,7 @@ class _Meeting:
     def _in_row(self, rank: int, step: Step) -> bool:
         """Whether the pass before was of the same kind."""
         number = self._next[rank]
-        before = self._schedule.orders[rank][number - 1] if number else None
+        before = self._orders[rank][number - 1] if number else None
         if before is None or isinstance(before, Pair) or isinstance(step, Pair):
             return False
         return (before.kind == "F") == (step.kind == "F")
@@ -231,7 +236,7 @@ class _Meeting:
     def _messages(self, rank: int, step: Step) -> Iterator[Sent]:
         """What a pass sends, and what its rank asks for from now on."""
         for action in _each(step):
-            message = message_after(self._schedule, action)
+            message = self._made.get(action)
             if message is None:
                 continue
             if self._sends.behind is not None:

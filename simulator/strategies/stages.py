@@ -1,10 +1,9 @@
 """The model cut into stages of a pipeline, each as the inputs of a strategy: its operations, parameters and times.
 
 Layers stay whole. What comes before the first block (the embedding) is in the first stage, what comes after the last
-one (norm, head, loss) in the last. Left to itself the cut is even; where layers do not come out even, the first stages
-have one more (torchtitan, ``generate_llm_fqn_per_model_part``). With ``embedding_as_layer`` embedding and head each
-count as one layer, as in BLOOM and Llama 3 (Megatron-LM: ``--account-for-embedding-in-pipeline-split``,
-``--account-for-loss-in-pipeline-split``).
+one (norm, head, loss) in the last. Left to itself the cut is even (``pipelines.cutting``). With ``embedding_as_layer``
+embedding and head each count as one layer, as in BLOOM and Llama 3 (Megatron-LM:
+``--account-for-embedding-in-pipeline-split``, ``--account-for-loss-in-pipeline-split``).
 
 A head that is tied to the embedding needs the table too: the last stage has a copy, and the gradients of both are added
 up before the optimizer steps (Megatron-LM, megatron/core/distributed/finalize_model_grads.py).
@@ -18,6 +17,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from simulator.errors import ScenarioError
+from simulator.parallel_spec import Parallel
+from simulator.pipelines.cutting import even_layers
 from simulator.strategies.step import StepInputs
 from simulator.training.operations import Operation, ParameterTensor, TrainingModel, num_elements
 
@@ -55,6 +56,13 @@ def cut(inputs: StepInputs, count: int) -> tuple[Stage, ...]:
         replace(stage, tied=next((t for t in stage.inputs.model.parameters if t.name in shared), None))
         for stage in stages
     )  # fmt: skip
+    for stage in found:
+        if not stage.inputs.model.operations:
+            blocks = sum(1 for _ in _blocks(model.operations))
+            raise ScenarioError(
+                f"parallel.pp: stage {stage.number} of {count} would be empty: {blocks} layers of {model.name} make at "
+                f"most {blocks} stages (pp times chunks)"
+            )
     for stage in found[:-1]:
         if not stage.sent_bytes:
             told = stage.inputs.model.operations[-1].name
@@ -90,21 +98,28 @@ def _stage(inputs: StepInputs, number: int, first: int, end: int, tied: dict[str
     return Stage(number=number, inputs=part, layers=len(blocks), tied=next(iter(copied.values()), None))
 
 
+def layers_of_stages(model: TrainingModel, count: int, parallel: Parallel) -> tuple[int, ...]:
+    """Blocks of each of ``count`` stages, first to last. Raises ScenarioError for numbers that do not fit."""
+    blocks = sum(1 for _ in _blocks(model.operations))
+    sizes = parallel.stages or even_layers(blocks, count, slots=parallel.embedding_as_layer)
+    if len(sizes) != count:
+        raise ScenarioError(
+            f"parallel.stages: has {len(sizes)} numbers; {count} stages need one each (pp {parallel.pp} with "
+            f"{count // parallel.pp} on each rank)"
+        )
+    if sum(sizes) != blocks:
+        raise ScenarioError(f"parallel.stages: add up to {sum(sizes)} layers; the model has {blocks}")
+    if count > blocks + 2:
+        raise ScenarioError(
+            f"parallel.pp: {count} stages are more than {model.name} has layers ({blocks}); at most {blocks}"
+        )
+    return tuple(sizes)
+
+
 def _starts(model: TrainingModel, count: int, inputs: StepInputs) -> list[int]:
     """Of each stage the number of its first operation, and the number of all."""
     blocks = list(_blocks(model.operations))
-    sizes = inputs.parallel.stages or _even(len(blocks), count, slots=inputs.parallel.embedding_as_layer)
-    if len(sizes) != count:
-        raise ScenarioError(
-            f"parallel.stages: has {len(sizes)} numbers; {count} stages need one each (pp {inputs.parallel.pp} with "
-            f"{count // inputs.parallel.pp} on each rank)"
-        )
-    if sum(sizes) != len(blocks):
-        raise ScenarioError(f"parallel.stages: add up to {sum(sizes)} layers; the model has {len(blocks)}")
-    if count > len(blocks) + 2:
-        raise ScenarioError(
-            f"parallel.pp: {count} stages are more than {model.name} has layers ({len(blocks)}); at most {len(blocks)}"
-        )
+    sizes = layers_of_stages(model, count, inputs.parallel)
     starts, done = [0], 0
     for size in sizes[:-1]:
         done += size
@@ -125,14 +140,3 @@ def _blocks(operations: Sequence[Operation]) -> Iterator[int]:
 def _after_blocks(model: TrainingModel, blocks: Sequence[int]) -> int:
     last = model.operations[blocks[-1]].layer
     return max(number for number, operation in enumerate(model.operations) if operation.layer == last) + 1
-
-
-def _even(layers: int, count: int, *, slots: bool) -> tuple[int, ...]:
-    """Layers of each stage; the first ones have one more where they do not come out even."""
-    total = layers + (2 if slots else 0)
-    each, more = divmod(total, count)
-    sizes = [each + (1 if number < more else 0) for number in range(count)]
-    if slots:
-        sizes[0] -= 1
-        sizes[-1] -= 1
-    return tuple(sizes)

@@ -56,7 +56,9 @@ class StepInputs:
     together with the ranks at the mirrored place of the pipeline, which hold the same layers (DualPipe). weight_grad_s:
     the part of each backward that makes gradients of weights.
     node_size: ranks in a node. streams: whether the device runs apart from the host, so that a call to a collective
-    returns before it is done; on a CPU it does not.
+    returns before it is done; on a CPU it does not. both_ways: whether messages of two ranks pass each other, see
+    ``sends.Sends``.
+    offloaded_share: of the layers whose activations wait in host memory; host_bytes_per_s: of the link to it, each way.
     context_bytes, communicator_bytes: device memory that no tensor shows.
     """
 
@@ -77,8 +79,11 @@ class StepInputs:
     host: HostCosts = HostCosts()
     node_size: int = 1
     streams: bool = True
+    both_ways: bool = True
     micro_batches: int = 1
     clip_grad_norm: bool = False
+    offloaded_share: float = 0.0
+    host_bytes_per_s: float = float("inf")
     context_bytes: float = 0.0
     communicator_bytes: float = 0.0
 
@@ -225,7 +230,7 @@ def without_sync(inputs: StepInputs, count: int) -> Iterator[Compute]:
     The first is planned operation by operation; as nothing can disturb the others, they are one forward and one
     backward task of the same total time, so that a step of 1,000 micro-batches costs no more than one of three.
     """
-    whole = count if count <= 2 or inputs.host.syncs else 1
+    whole = count if count <= 2 or inputs.host.syncs or inputs.offloaded_share else 1
     for micro in range(whole):
         yield from forward(inputs, micro)
         yield from backward(inputs, micro)

@@ -19,7 +19,7 @@ from simulator.pipelines.order import Kind
 from simulator.plan import Buffer, Compute, Task
 from simulator.strategies.step import StepInputs, backward_of, forward_of
 from simulator.strategies.weaving import communicate, exchanges_of, merged
-from simulator.training.operations import Exchange
+from simulator.training.operations import MOMENTS_OF_EXCHANGES, Exchange, Operation
 
 #: What a forward keeps for both halves of the backward, and for the gradients of weights alone.
 KEPT, INPUTS = "activations", "inputs"
@@ -66,14 +66,15 @@ def stretch_of(inputs: StepInputs, numbers: Sequence[int], kind: Kind, *, split:
             (_seconds(inputs, number, _HALF[when]), tuple(e for e in many if e.when == when))
             for number, many in zip(order, sent, strict=True)
         ]  # fmt: skip
-        some = [(s, many) for s, many in inside if many]
+        some = [(s * max(e.covers for e in many), many) for s, many in inside if many]
         if some:
             besides.append(Beside(seconds=sum(s for s, _ in some), exchanges=merged(e for _, m in some for e in m)))
     share = 0.5 if kind in ("I", "W") else 1.0
     return Stretch(
         kind=kind, alone_s=max(0.0, sum(seconds) - sum(b.seconds for b in besides)), beside=tuple(besides),
         exposed=merged(e for many in sent for e in many if e.when not in _BESIDE[kind]),
-        keeps=_keeps(inputs, numbers, split=split) if kind == "F" else (), transient_bytes=_transient(tasks, kind),
+        keeps=_keeps(inputs, numbers, split=split) if kind == "F" else (),
+        transient_bytes=_transient(inputs, order, tasks, kind, split=split),
         kernels=round(share * sum(task.launches for task in tasks)), host_s=share * sum(task.host_s for task in tasks),
     )  # fmt: skip
 
@@ -96,31 +97,50 @@ def _weights_s(inputs: StepInputs, number: int) -> float:
 
 def _sent(exchanges: Sequence[Exchange], kind: Kind) -> tuple[Exchange, ...]:
     """All of a backward is sent with the half that makes gradients of inputs: the stage before waits for them."""
-    return () if kind == "W" else tuple(exchanges)
+    return () if kind == "W" else tuple(sorted(exchanges, key=lambda one: MOMENTS_OF_EXCHANGES.index(one.when)))
 
 
 def _keeps(inputs: StepInputs, numbers: Sequence[int], *, split: bool) -> tuple[tuple[str, str, float], ...]:
     """What forwards keep, by purpose and kind. Split backwards need the inputs of products until the weights' half."""
     found: dict[tuple[str, str], float] = {}
     for number in numbers:
-        operation = inputs.model.operations[number]
-        purpose = INPUTS if split and (operation.gemm or operation.kind == "measured") else KEPT
+        purpose = _purpose(inputs.model.operations[number], split=split)
         for buffer in forward_of(inputs, 0, number).allocates:
             found[purpose, buffer.kind] = found.get((purpose, buffer.kind), 0.0) + buffer.size_bytes
     return tuple((purpose, kind, size) for (purpose, kind), size in found.items())
 
 
-def _transient(tasks: Sequence[Compute], kind: Kind) -> float:
-    """The most that a backward holds beyond what forwards kept, which it gives back on the way."""
+def _purpose(operation: Operation, *, split: bool) -> str:
+    return INPUTS if split and (operation.gemm or operation.kind == "measured") else KEPT
+
+
+def _transient(inputs: StepInputs, order: Sequence[int], tasks: Sequence[Compute], kind: Kind, *, split: bool) -> float:
+    """The most that a backward holds beyond what forwards kept, which it gives back on the way.
+
+    Layers that keep all have given that back before an earlier layer runs again; nothing else is taken off.
+    """
     if kind in ("F", "W"):
         return 0.0
     sizes = {buffer.name: buffer.size_bytes for task in tasks for buffer in task.allocates}
+    spared = _keeping_all(inputs)
     now = most = 0.0
-    for task in tasks:
+    for number, task in zip(order, tasks, strict=True):
         now += sum(buffer.size_bytes for buffer in task.allocates)
         most = max(most, now)
         now -= sum(sizes.get(name, 0.0) for name in task.frees)
+        operation = inputs.model.operations[number]
+        if operation.layer in spared and _purpose(operation, split=split) == KEPT:
+            now -= operation.saved_bytes
     return most
+
+
+def _keeping_all(inputs: StepInputs) -> frozenset[str]:
+    """Layers of which no part runs again, where others have one that does (``--recompute-method block``)."""
+    operations = inputs.model.operations
+    names = {again.name for operation in operations for again in operation.replayed}
+    again = {operation.layer for operation in operations if operation.name in names}
+    blocks = {operation.layer for operation in operations if operation.layer.startswith("layers.")}
+    return frozenset(blocks - again) if again else frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +198,8 @@ def kept_names(stretch: Stretch, holds: str, purpose: str) -> tuple[str, ...]:
 
 def without_casts(stretch: Stretch) -> Stretch:
     """The same pass where autocast has its copies of the weights already: they live for the whole step."""
-    return replace(stretch, keeps=tuple(kept for kept in stretch.keeps if kept[1] != "params"))
+    keeps = tuple(kept for kept in stretch.keeps if kept[1] != "params")
+    return stretch if keeps == stretch.keeps else replace(stretch, keeps=keeps)
 
 
 def casts_of(stretch: Stretch, holds: str) -> tuple[str, ...]:

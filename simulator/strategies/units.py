@@ -99,10 +99,14 @@ def _block_of(model: TrainingModel, operation: Operation) -> str | None:
 
 def _rows_of_blocks(model: TrainingModel, body: Sequence[Operation], blocks_each: int) -> Iterator[_Place]:
     """So many neighbouring blocks each, the last row perhaps shorter."""
-    blocks = list(dict.fromkeys(name for op in body if (name := _block_of(model, op)) is not None))
+    members: dict[str, list[int]] = {}
+    for number, operation in enumerate(body):
+        if (name := _block_of(model, operation)) is not None:
+            members.setdefault(name, []).append(number)
+    blocks = list(members)
     for start in range(0, len(blocks), blocks_each):
         row = blocks[start : start + blocks_each]
-        numbers = [number for number, op in enumerate(body) if _block_of(model, op) in row]
+        numbers = sorted(number for name in row for number in members[name])
         yield _place(row[0] if len(row) == 1 else f"{row[0]} .. {row[-1]}", numbers, body)
 
 

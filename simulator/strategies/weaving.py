@@ -84,22 +84,28 @@ class _Loom:
         if task.kind == "backward" and any(e.when in _HALVES for e in rest):
             yield from self._halves(task, operation, rest, waits)
         else:
-            beside = [self._communicate(e, task, waits) for e in rest if e.when.startswith("beside")]
-            yield from beside
-            yield self._run(task)
-            self._owed = tuple(one.name for one in beside)
+            yield from self._beside(task, [e for e in rest if e.when.startswith("beside")], waits)
         yield from self._after(task, rest)
+
+    def _beside(self, task: Compute, exchanges: list[Exchange], waits: tuple[str, ...]) -> Iterator[Task]:
+        """A pass with exchanges beside it, or beside all of it but its last piece."""
+        beside = [self._communicate(e, task, waits) for e in exchanges]
+        yield from beside
+        share = max((e.covers for e in exchanges), default=1.0)
+        if share < 1.0:
+            covered, task = _cut(task, share, "pieces")
+            yield self._run(covered)
+            self._owed = tuple(one.name for one in beside)
+            beside = []
+        yield self._run(task)
+        self._owed = tuple(one.name for one in beside)
 
     def _halves(
         self, task: Compute, operation: Operation, rest: list[Exchange], waits: tuple[str, ...]
     ) -> Iterator[Task]:
         """The gradient of the input, then those of the weights, each with what is sent beside it."""
         weights_s = min(self._weights_s.get(operation.name, 0.0), task.seconds)
-        launches = max(1, task.launches // 2)
-        input_part = replace(
-            task, name=f"{task.name} (input)", seconds=task.seconds - weights_s, frees=(), launches=launches,
-            host_s=task.host_s * launches / max(1, task.launches),
-        )  # fmt: skip
+        input_part, weights_part = _cut(task, 1 - weights_s / task.seconds if task.seconds else 1.0, "input")
         beside = [self._communicate(e, task, waits) for e in rest if e.when == "beside input"]
         yield from beside
         yield self._run(input_part)
@@ -107,10 +113,7 @@ class _Loom:
         waits = (*self._computed, *self._owed)
         late = [self._communicate(e, task, waits) for e in rest if e.when == "beside weights"]
         yield from late
-        yield self._run(replace(
-            task, seconds=weights_s, after=(), allocates=(), launches=task.launches - launches,
-            host_s=task.host_s - input_part.host_s,
-        ))  # fmt: skip
+        yield self._run(weights_part)
         self._owed = tuple(one.name for one in late)
 
     def _after(self, task: Compute, rest: list[Exchange]) -> Iterator[Task]:
@@ -135,6 +138,20 @@ class _Loom:
         if self._names[name] > 1:
             name += f" ({self._names[name]})"
         return communicate(self._inputs, exchange, name, task.classes, waits)
+
+
+def _cut(task: Compute, share: float, first: str) -> tuple[Compute, Compute]:
+    """A pass in two: a share of its time, and the rest, which has its name. Half of the kernels are in each."""
+    launches = max(1, task.launches // 2)
+    host_s = task.host_s * launches / max(1, task.launches)
+    one = replace(
+        task, name=f"{task.name} ({first})", seconds=share * task.seconds, frees=(), launches=launches, host_s=host_s
+    )
+    rest = replace(
+        task, seconds=task.seconds - one.seconds, after=(), allocates=(), launches=task.launches - launches,
+        host_s=task.host_s - host_s,
+    )  # fmt: skip
+    return one, rest
 
 
 def communicate(

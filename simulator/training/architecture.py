@@ -7,7 +7,7 @@ shared ones: DeepSeekMoE, arXiv:2401.06066, section 3.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -166,14 +166,15 @@ def bias_first(tensors: Tensors) -> Tensors:
     return tuple(swapped)
 
 
-def _shape(arch: Architecture, row: Row) -> tuple[int, ...]:
-    known = sizes(arch)
-    return tuple(known[name] for name in row.sizes)
+def _shape(known: Mapping[str, int], row: Row) -> tuple[int, ...]:
+    return tuple([known[name] for name in row.sizes])
 
 
-def row_tensors(arch: Architecture, row: Row, prefix: str = "") -> Tensors:
-    """Weight, then bias, of one row of a layout; none when a size is 0."""
-    shape, name = _shape(arch, row), f"{prefix}{row.module}"
+def row_tensors(arch: Architecture, row: Row, prefix: str = "", known: Mapping[str, int] | None = None) -> Tensors:
+    """Weight, then bias, of one row of a layout; none when a size is 0. known: ``sizes`` of it, where they are at hand:
+    an architecture takes long to hash.
+    """
+    shape, name = _shape(known or sizes(arch), row), f"{prefix}{row.module}"
     if 0 in shape:
         return ()
     weight = _tensor(f"{name}{row.suffix}", *((*shape[:-2], shape[-1], shape[-2]) if row.inputs_first else shape))
@@ -191,17 +192,18 @@ def _block_rows(arch: Architecture, layer: int) -> Iterator[Row]:
 def block_tensors(arch: Architecture, layer: int) -> dict[str, Tensors]:
     """Parameter tensors of one block by part (see ``layout``); parts that it does not have are empty."""
     found: dict[str, Tensors] = {row.part: () for row in arch.layout.block}
-    prefix = f"{arch.layout.blocks}.{layer}."
+    prefix, known = f"{arch.layout.blocks}.{layer}.", sizes(arch)
     for row in _block_rows(arch, layer):
-        found[row.part] += row_tensors(arch, row, prefix)
+        found[row.part] += row_tensors(arch, row, prefix, known)
     return found
 
 
 def block_matrices(arch: Architecture, layer: int) -> dict[str, tuple[tuple[int, int], ...]]:
     """``(outputs, inputs)`` of the matrices of one block by part; of a stack of experts those of one expert."""
     found: dict[str, tuple[tuple[int, int], ...]] = {row.part: () for row in arch.layout.block}
+    known = sizes(arch)
     for row in _block_rows(arch, layer):
-        shape = _shape(arch, row)
+        shape = _shape(known, row)
         if len(shape) > 1 and 0 not in shape:
             found[row.part] += ((shape[-2], shape[-1]),)
     return found
@@ -231,11 +233,12 @@ def head_tensors(arch: Architecture) -> Tensors:
 
 def parameter_tensors(arch: Architecture) -> Tensors:
     """All trainable tensors in the order Hugging Face registers them, each once."""
+    known = sizes(arch)
     blocks = tuple(
         tensor
         for layer in range(arch.num_layers)
         for row in _block_rows(arch, layer)
-        for tensor in row_tensors(arch, row, f"{arch.layout.blocks}.{layer}.")
+        for tensor in row_tensors(arch, row, f"{arch.layout.blocks}.{layer}.", known)
     )
     final = final_norm_tensors(arch)
     body = final + blocks if arch.layout.norm_before_blocks else blocks + final

@@ -44,8 +44,8 @@ def attention_operations(
     if arch.layout.rotary:
         operations.append(_latent_rotary(arch, batch, name) if arch.latent else _rotary(arch, batch, name))
     core = over_ranks(_core(arch, batch, layer, parts.get("sinks", ())), arch, batch, arch.window_of(layer))
-    if batch.recompute == "selective":
-        core = recomputed_attention(core, _qkv_bytes(arch, batch))
+    if "core_attn" in batch.modules:
+        core = recomputed_attention(core, qkv_bytes(arch, batch))
     saved = float(batch.tokens * batch.precision.compute_bytes * arch.attended_size)
     return [*operations, core, products(f"{name}.attn.out", name, parts["out"], matrices["out"], batch, saved)]
 
@@ -76,7 +76,7 @@ def _qkv_tensors(parts: dict[str, Tensors]) -> Tensors:
     return tuple(tensor for letter in "qkv" for tensor in both if f".{letter}_" in tensor.name)
 
 
-def _qkv_bytes(arch: Architecture, batch: Batch) -> float:
+def qkv_bytes(arch: Architecture, batch: Batch) -> float:
     """q, k and v as the attention core reads them: eager code has repeated k and v for every query head.
 
     Values may be a view of more: of latent attention the keys' part without positions, or q and k before rotation.
@@ -124,7 +124,7 @@ def _core(arch: Architecture, batch: Batch, layer: int, sinks: Tensors) -> Opera
     """Scores and values. Flash: causal part, backward computes the scores again. Eager: the full matrix."""
     tokens, e, seq, heads = batch.tokens, batch.precision.compute_bytes, batch.seq_len, arch.num_heads
     keys, values = arch.query_size, arch.attended_size
-    name, saved = f"layers.{layer}", _qkv_bytes(arch, batch)
+    name, saved = f"layers.{layer}", qkv_bytes(arch, batch)
     traffic = float(tokens * e * (keys + values + arch.num_kv_heads * (arch.head_dim + arch.value_dim)))
     if batch.attention != "eager":
         span = keys_computed(seq, arch.window_of(layer))

@@ -136,13 +136,16 @@ def operation_time(operation: Operation, device: DeviceSpec, precision: Precisio
 
 def weight_gradient_time_s(operation: Operation, device: DeviceSpec, precision: Precision) -> float:
     """The part of an operation's backward that makes gradients of weights, s: what zero-bubble schedules put off, and
-    what gradients of inputs are sent beside. Of a product with weights ``(n, m, k)`` of its two; all of an embedding's.
+    what gradients of inputs are sent beside. Of a product with weights ``(n, m, k)`` of its two; all of an embedding's;
+    half of a measured layer's.
     """
     if not operation.parameters:
         return 0.0
     backward_s = operation_time(replace(operation, replayed=()), device, precision)[1]
     if operation.kind == "embedding":
         return backward_s
+    if operation.kind == "measured":
+        return backward_s / 2
     if not operation.gemm:
         return 0.0
     shapes, groups = _of_groups(operation)

@@ -3,7 +3,8 @@
 Symbols: s, b, a, h as ever, c ranks, e bytes; keys and values of one rank, ``2 (s/c) b h_kv e``, are a chunk.
 
 * ``ring`` (Liu et al., arXiv:2310.01889; Megatron-LM ``cp_comm_type p2p``): c - 1 chunks go to the next rank while
-  attention works on the one before; backward sends them again, and as many of their gradients. Each of c steps is a
+  attention works on the one before, and nothing goes beside the last; backward sends them again, and as many of their
+  gradients, in each of its c steps something (Transformer Engine, context_parallel.py). Each of c steps is a
   kernel of its own on s/c keys, whose result is added to those before (Transformer Engine, context_parallel.py,
   ``flash_attn_fwd_out_correction``, ``dq.add_``): two reads and a write of e bytes a value.
 * ``all_gather`` (Llama 3, arXiv:2407.21783, section 3.3.2; torch's default ``_CPOptions.rotate_method``): all chunks
@@ -153,7 +154,7 @@ def _exchange(op: str, size_bytes: float, when: str, purpose: str, count: int = 
 def _ring(arch: Architecture, batch: Batch) -> tuple[Exchange, ...]:
     size, steps = chunk_bytes(arch, batch), batch.shards.cp - 1
     return (
-        _exchange("send_recv", size, "beside forward", "keys and values", steps),
+        replace(_exchange("send_recv", size, "beside forward", "keys and values", steps), pieces=steps + 1),
         _exchange("send_recv", size, "beside input", "keys and values again", steps),
         _exchange("send_recv", size, "beside input", "gradients of keys and values", steps),
     )

@@ -189,12 +189,13 @@ def combine(precision: Precision, *, top_k: int, fused: bool) -> Cost:
     """Per element of the k rows of each token: times their weights (fp32), back to the tokens' order, summed.
 
     Eager: product e + 4, gather 4 + 4, sum 4 + 4/k, cast. Backward: gather of the sum's gradient (4/k, zeroes 4, read
-    and rewritten 4 + 8), gradient of the rows 8 and its cast 4 + e, of the weights 4 + e + 4 and its sum 4. Fused: rows
-    read once, the sum written; backward reads both and writes the rows' gradients.
+    and rewritten 4 + 8), gradient of the rows 8 and its cast 4 + e, of the weights 4 + e + 4 and its sum 4. Fused: the
+    experts' activation has applied the weights (Megatron-LM, ``weighted_bias_swiglu_impl`` of
+    core/fusions/fused_bias_swiglu.py), so that rows are read once and the sum written, and backward the reverse.
     """
     e = precision.compute_bytes
     if fused:
-        return Cost(forward=e + e / top_k, backward=2.0 * e + e / top_k, kernels=(1, 2))
+        return Cost(forward=e + e / top_k, backward=e + e / top_k, kernels=(1, 1))
     cast = 4 + e if e < 4 else 0
     return Cost(
         forward=16.0 + e + (4.0 + cast) / top_k, backward=36.0 + e + cast + (4.0 + cast) / top_k,

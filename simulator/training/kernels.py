@@ -84,9 +84,13 @@ def branch_norm(
 
 
 def activation(name: str, layer: str, batch: Batch, rows: int, width: int, *, gated: bool) -> Operation:
-    """SwiGLU and GeGLU keep gate, up and the activated gate: 3 f; GELU keeps its input: f."""
+    """SwiGLU and GeGLU keep gate and up, 2 f, and eager code the activated gate; GELU keeps its input: f.
+
+    A fused kernel activates the gate again in backward (Megatron-LM, core/fusions/fused_bias_swiglu.py, saves its input
+    alone; so does ``torch.compile``, ``tests/test_model.py``).
+    """
     elements = float(rows * width)
-    saved = elements * batch.precision.compute_bytes * (3 if gated else 1)
+    saved = elements * batch.precision.compute_bytes * ((2 if batch.fused else 3) if gated else 1)
     cost = elementwise.activation(batch.precision, gated=gated, fused=batch.fused)
     return elements_op(name, layer, elements, cost, saved=saved)
 

@@ -4,8 +4,9 @@ Symbols: T tokens, h hidden size, E experts of width f, k chosen for each token,
 scores every expert (``T x E`` logits); each token's row is copied k times, sorted by expert; two grouped products run
 all experts (up with its gate, then down) on ``T k`` rows, ``T k / E`` each; the results are weighted and added up.
 Arithmetic beside the router's: ``6 T k h f`` forward. Kept: ``T k (4 f + 2 h) e`` where a dense MLP of the same active
-width keeps ``T (4 k f + h) e``. What is computed is that of Hugging Face's ``grouped_mm_experts_forward``
-(transformers 5, integrations/moe.py); MegaBlocks, arXiv:2211.15841, has the grouped products.
+width keeps ``T (4 k f + h) e``; with fused kernels ``T k (3 f + h) e``. What is computed is that of Hugging Face's
+``grouped_mm_experts_forward`` (transformers 5, integrations/moe.py); MegaBlocks, arXiv:2211.15841, has the grouped
+products.
 
 Limits: the experts of one rank have equal rows: where they have not, tiles at the edges waste more. Losses of
 the router are left out; group-limited routing (DeepSeek) costs as plain top-k does. Autocast casts the experts'
@@ -119,12 +120,13 @@ def _dispatch(arch: Architecture, batch: Batch, name: str) -> Operation:
 
 
 def _combine(arch: Architecture, batch: Batch, experts: Experts, name: str) -> Operation:
-    """Weights each row, puts rows back in the order of tokens, adds up a token's k; keeps the rows for the weights."""
+    """Weights each row, puts rows back in the order of tokens, adds up a token's k; keeps the rows for the weights,
+    which fused kernels apply before the second product.
+    """
     elements = float(batch.tokens * experts.top_k * arch.hidden_size)
     cost = elementwise.combine(batch.precision, top_k=experts.top_k, fused=batch.fused)
-    return elements_op(
-        f"{name}.mlp.combine", name, elements, cost, saved=elements * batch.precision.compute_bytes
-    )  # fmt: skip
+    saved = 0.0 if batch.fused else elements * batch.precision.compute_bytes
+    return elements_op(f"{name}.mlp.combine", name, elements, cost, saved=saved)
 
 
 def _shared(

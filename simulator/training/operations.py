@@ -60,6 +60,8 @@ class Exchange:
 
     axis: tp, cp, ep, etp. op, size_bytes: the collective, and its size as nccl-tests counts it. when: one of
     ``MOMENTS_OF_EXCHANGES``. purpose: what the bytes are, in words for reports. count: how many equal ones in a row.
+    pieces: into how many the forward is cut that it runs beside; the last one has nothing beside it, as what was sent
+    first is what it needs. 1: all of it has.
     """
 
     axis: str
@@ -68,6 +70,12 @@ class Exchange:
     when: str
     purpose: str
     count: int = 1
+    pieces: int = 1
+
+    @property
+    def covers(self) -> float:
+        """The share of the forward that it runs beside."""
+        return 1.0 if self.pieces == 1 else (self.pieces - 1) / self.pieces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from simulator.training.images import lecture_mlp, resnet18
 from simulator.training.measured import MeasuredLayer, measured_model
 from simulator.training.operations import Exchange, TrainingModel
 from simulator.training.precision import Precision, precision_named
+from simulator.training.recompute import EVERY_BLOCK, Checkpoints
 from simulator.training.shards import WHOLE, Shards
 from simulator.training.transformer import transformer
 
@@ -41,19 +42,22 @@ def model_precision(spec: ModelSpec, name: str) -> Precision:
 
 def build_model(
     spec: ModelSpec, *, seq_len: int, micro_batch: int, precision: str | Precision, attention: str,
-    kernels: str = "eager", recompute: str = "none", base_dir: Path | None = None, shards: Shards = WHOLE,
+    kernels: str = "eager", recompute: str = "none", checkpoints: Checkpoints = EVERY_BLOCK,
+    base_dir: Path | None = None, shards: Shards = WHOLE,
 ) -> TrainingModel:  # fmt: skip
     """The operations of one micro-batch of ``micro_batch`` sequences of ``seq_len`` tokens on one rank.
 
     ``precision`` is a key of ``PRECISIONS`` or what a strategy makes of one, ``attention`` 'eager' or a fused kernel
     ('flash', 'flash-1', 'flash-3'), ``kernels`` one of ``elementwise.KERNELS``, ``recompute`` one of
-    ``recompute.MODES``; measured layers, image models and the lecture's MLP know none of the three. ``base_dir`` is
-    where a relative ``hf`` path starts. ``shards``: which part of a transformer the rank holds; measured layers are
-    those of one rank already. Raises ScenarioError or UnsupportedError for a model we cannot build.
+    ``recompute.MODES``, ``checkpoints`` the layers that 'full' runs again; measured layers, image models and the
+    lecture's MLP know none of these. ``base_dir`` is where a relative ``hf`` path starts. ``shards``: which part of a
+    transformer the rank holds; measured layers are those of one rank already. Raises ScenarioError or UnsupportedError
+    for a model we cannot build.
     """
     batch = Batch(
         seq_len=seq_len, micro_batch=micro_batch, attention=attention, kernels=kernels, recompute=recompute,
-        shards=shards, precision=precision_named(precision) if isinstance(precision, str) else precision,
+        checkpoints=checkpoints, shards=shards,
+        precision=precision_named(precision) if isinstance(precision, str) else precision,
     )  # fmt: skip
     if isinstance(spec, LayersModel):
         return _from_layers(spec, batch)
@@ -102,6 +106,7 @@ def _from_layers(spec: LayersModel, batch: Batch) -> TrainingModel:
                     size_bytes=e.size,
                     when=e.when,
                     count=e.count,
+                    pieces=e.pieces,
                     purpose=f"{layer.name} {e.when}",
                 )
                 for e in layer.exchanges

@@ -2,8 +2,13 @@
 
 * ``full``: each block keeps its input (``2 s b h`` bytes in 16 bits, 4 where the residual stream is fp32) and runs its
   whole forward again: a third more arithmetic than 3 forwards. One block at a time is alive in full, beside its input.
+  Megatron-LM's methods (``--recompute-method``, megatron/core/transformer/transformer_block.py,
+  ``_checkpointed_forward``) say which blocks: ``uniform`` makes groups of blocks that keep the input of the first and
+  run again all at once, all alive together; ``block`` recomputes the first blocks of each pipeline stage one by one,
+  and the others keep all. Of a rank with several stages (chunks) each counts by itself.
 * ``selective`` (Korthikanti et al. 2022, arXiv:2205.05198, section 5): only the attention core runs again, so its
   scores (``5 a s`` per ``s b h`` term) are not kept. A fused kernel keeps none anyway; there it saves only statistics.
+  Other parts of a block may be named beside or in place of it (``recompute_modules``).
 * ``selective-op`` (torchtitan's ``selective_ac_option = "op"``, torchtitan/parallelisms/parallelize_llama.py; PyTorch's
   ``create_selective_checkpoint_contexts``): each block keeps its input, what a fused attention kernel returns (output
   and statistics), and the output of every second product ``aten.mm``, the first of the block included. In the order
@@ -29,6 +34,33 @@ Shape = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoints:
+    """Which blocks ``full`` runs again, and how many at once; which parts of all blocks ``selective`` does.
+
+    layers: blocks of each stage that are run again, its first ones (None: all). group: blocks of one checkpoint.
+    stages: blocks of each stage of the pipeline; empty for one stage. modules: what of each block ``selective`` runs
+    again (``recompute_modules.MODULES``).
+    """
+
+    layers: int | None = None
+    group: int = 1
+    stages: tuple[int, ...] = ()
+    modules: tuple[str, ...] = ("core_attn",)
+
+    def spans(self, num_layers: int) -> Iterator[range]:
+        """The blocks of each checkpoint, in the order of the model; a block that is in none keeps all."""
+        start = 0
+        for size in self.stages or (num_layers,):
+            end = start + (size if self.layers is None else min(size, self.layers))
+            yield from (range(first, min(first + self.group, end)) for first in range(start, end, self.group))
+            start += size
+
+
+#: Every block by itself.
+EVERY_BLOCK = Checkpoints()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
     """What a fused attention kernel returns, bytes: its output, and statistics for its backward."""
 
@@ -36,10 +68,9 @@ class Attention:
     statistics_bytes: float
 
 
-def recomputed_block(block: list[Operation], input_bytes: float) -> list[Operation]:
-    """``full``: the operations of one block, all run again before the backward of the last, which comes first.
-
-    Only the block's input is kept, by its first operation.
+def recomputed_blocks(block: list[Operation], input_bytes: float) -> list[Operation]:
+    """``full``: the operations of a block, or of several in a row that are one checkpoint, all run again before the
+    backward of the last, which comes first. Only the input of the first is kept, by its first operation.
     """
     kept = [replace(operation, saved_bytes=0.0) for operation in block]
     kept[0] = replace(kept[0], saved_bytes=input_bytes)

@@ -24,7 +24,7 @@ one fp32 number for each token: the largest logit, the target's, and the sum of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from simulator.errors import ScenarioError
@@ -32,7 +32,7 @@ from simulator.training.architecture import Architecture
 from simulator.training.batch import Batch
 from simulator.training.elementwise import stream_bytes
 from simulator.training.experts import check_experts, local_experts
-from simulator.training.operations import Exchange, Operation
+from simulator.training.operations import Exchange, Operation, ParameterTensor
 from simulator.training.shards import Shards
 
 AXIS = "tp"
@@ -88,6 +88,34 @@ def _refuse(what: str, count: int, tp: int, name: str) -> None:
     if count % tp:
         accepted = ", ".join(str(n) for n in range(1, min(count, 1024) + 1) if count % n == 0)
         raise ScenarioError(f"parallel.tp: {tp} does not divide the {count} {what} of {name}; accepted: {accepted}")
+
+
+#: Second matrices, whose biases are added to a part of the sequence.
+_SECOND = ("attn.out", "mlp.down", "mlp.shared.down")
+
+
+def summed_parameters(operations: Sequence[Operation], *, sequence_parallel: bool) -> tuple[ParameterTensor, ...]:
+    """Parameters that every rank of tp holds whole and has a part of the gradient of: those of norms, routers and
+    others that work on a part of the sequence, biases that are added to it, and in any case norms of single heads.
+    """
+    found: list[ParameterTensor] = []
+    head_dims = {operation.layer: operation.head_dim for operation in operations if operation.head_dim}
+    for operation in operations:
+        part = operation.name.removeprefix(f"{operation.layer}.")
+        if operation.kind == "measured":
+            continue
+        if part == "attn.qkv":
+            size = head_dims.get(operation.layer, 0)
+            found += (t for t in operation.parameters if t.numel == size and _is_norm(t))
+        elif sequence_parallel and (part in SEQUENCE_PARTS or part == "mlp.router"):
+            found += operation.parameters
+        elif sequence_parallel and part in _SECOND:
+            found += (tensor for tensor in operation.parameters if tensor.name.endswith("bias"))
+    return tuple(found)
+
+
+def _is_norm(tensor: ParameterTensor) -> bool:
+    return "norm" in tensor.name.split(".")[-2]
 
 
 def share_of_sequence(batch: Batch) -> int:

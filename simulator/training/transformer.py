@@ -7,7 +7,8 @@ Kept for backward, per block, with fused kernels and a residual stream of e byte
 arXiv:2205.05198, equation 1, and its Llama counterpart): GPT-2 with flash attention ``T (16 e h + 4 a)``, with dropout
 ``2 h`` more for masks of one byte, which is ``s b h 34`` at e = 2; other attention adds ``a s e T``
 (``a s T (2 e + 1)`` with dropout) in place of ``4 a T``, more where the softmax is fp32. Llama with SwiGLU
-``T e (4 h + 2 q + 2 k + 4 f) + 4 a T``, which for q = h and e = 2 is ``s b (12 h + 4 h kv / a + 8 f + 4 a)``.
+``T e (4 h + 2 q + 2 k + 3 f) + 4 a T``, which for q = h and e = 2 is ``s b (12 h + 4 h kv / a + 6 f + 4 a)``: gate, up
+and the input of down, as a fused SwiGLU activates its gate again.
 
 Kept with other kernels (ours; equal to the tensors that torch 2.13 saves, ``tests/test_model.py``), with r bytes per
 element of the residual stream, 4 under autocast and else e, and c = 1, under eager autocast one per linear layer:
@@ -20,14 +21,16 @@ Attention is in ``training.attention``, experts are in ``training.moe``. What li
 ``training.elementwise``, for eager or fused kernels, time and bytes alike.
 
 Limits: ``torch.compile`` recomputes more than the closed forms of fused kernels say, and keeps less: a Llama block of
-f = 2.75 h and kv = a 14 to 18 %, a GPT-2 block up to 6 % (partitioner of torch 2.13). Tables of rotary positions,
+f = 2.75 h and kv = a up to 4 %, a GPT-2 block up to 6 % (partitioner of torch 2.13). Tables of rotary positions,
 which all blocks share, and norms' statistics, 4 or 8 bytes a token, are left out; so are multi-token prediction heads
 (DeepSeek-V3), towers for images, and the soft cap of Gemma 2's attention scores.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 
 from simulator.training import architecture as shapes
 from simulator.training import elementwise
@@ -46,7 +49,8 @@ from simulator.training.kernels import (
 )
 from simulator.training.moe import expert_operations
 from simulator.training.operations import Operation, TrainingModel, num_elements
-from simulator.training.recompute import recomputed_block, recomputed_cheap, replayed_bytes
+from simulator.training.recompute import recomputed_blocks, recomputed_cheap, replayed_bytes
+from simulator.training.recompute_modules import check_modules, recomputed_modules
 from simulator.training.tensor import exchanging, local, sent_on_bytes
 
 
@@ -56,17 +60,19 @@ def transformer(arch: Architecture, batch: Batch) -> TrainingModel:
     """
     arch = local(arch, batch.shards)
     check_sequence(arch, batch)
+    check_modules(arch, batch.modules)
     passed_on = sent_on_bytes(arch, batch)
     operations = _sends(exchanging(_embedding(arch, batch), arch, batch), passed_on)
-    for layer in range(arch.num_layers):
-        block = exchanging(_block(arch, batch, layer), arch, batch)
-        operations.extend(_sends(_checkpointed(block, arch, batch), passed_on))
+    blocks = (exchanging(_block(arch, batch, layer), arch, batch) for layer in range(arch.num_layers))
+    blocks = (recomputed_modules(block, arch, batch) for block in blocks)
+    operations.extend(_checkpointed([_sends(block, passed_on) for block in blocks], arch, batch))
     norm = stream_norm("norm", "head", shapes.final_norm_tensors(arch), arch, batch, readers=1)
     operations += exchanging([norm, _head(arch, batch), _loss(arch, batch)], arch, batch)
+    parameters = shapes.parameter_tensors(arch)
     tied = (("lm_head", shapes.embedding_tensors(arch)[0].name),) if arch.tie_word_embeddings else ()
     return TrainingModel(
-        name=arch.name, operations=tuple(operations), parameters=shapes.parameter_tensors(arch), tied=tied,
-        num_parameters=shapes.num_parameters(arch), num_inactive_parameters=shapes.num_inactive_parameters(arch),
+        name=arch.name, operations=tuple(operations), parameters=parameters, tied=tied,
+        num_parameters=num_elements(parameters), num_inactive_parameters=shapes.num_inactive_parameters(arch),
         num_embedding_parameters=shapes.num_embedding_parameters(arch),
         num_layers=arch.num_layers, hidden_size=arch.hidden_size,
         attention_size=(arch.query_size + arch.attended_size) / 2, attention_span=_attention_span(arch, batch),
@@ -81,15 +87,20 @@ def _attention_span(arch: Architecture, batch: Batch) -> float:
     return sum(spans) / len(spans) if spans else batch.seq_len
 
 
-def _checkpointed(block: list[Operation], arch: Architecture, batch: Batch) -> list[Operation]:
-    """The block as activation checkpointing runs it; ``selective`` has seen to its attention already."""
-    stream = sent_on_bytes(arch, batch)
-    if batch.recompute == "full":
-        return recomputed_block(block, stream)
-    if batch.recompute != "selective-op":
-        return block
-    e, core = batch.precision.compute_bytes, returned(arch, batch)
-    return recomputed_cheap(block, stream, core, element_bytes=e, fused=batch.fused)
+def _checkpointed(blocks: list[list[Operation]], arch: Architecture, batch: Batch) -> Iterator[Operation]:
+    """The blocks as activation checkpointing runs them; ``selective`` has seen to their parts already."""
+    stream, done = sent_on_bytes(arch, batch), 0
+    if batch.recompute == "selective-op":
+        e, core = batch.precision.compute_bytes, returned(arch, batch)
+        for block in blocks:
+            yield from recomputed_cheap(block, stream, core, element_bytes=e, fused=batch.fused)
+        return
+    for checkpoint in batch.checkpoints.spans(len(blocks)) if batch.recompute == "full" else ():
+        yield from chain.from_iterable(blocks[done : checkpoint.start])
+        together = list(chain.from_iterable(blocks[checkpoint.start : checkpoint.stop]))
+        yield from recomputed_blocks(together, stream)
+        done = checkpoint.stop
+    yield from chain.from_iterable(blocks[done:])
 
 
 def _sends(operations: list[Operation], size_bytes: float) -> list[Operation]:

@@ -24,6 +24,8 @@ _TREE_LL128 = (7 / 9, 15 / 16)
 _PAT_SHARE = 0.75
 #: A tree whose sends and receives to the network pass through one GPU.
 _ONE_GPU_SHARE = 0.85
+#: GPUs that one NVLS channel each pulls to, at most (NCCL_MAX_NVLS_ARITY, NVIDIA/nccl src/include/device.h).
+MOST_HEADS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,16 +49,20 @@ def caps_of(shape: Shape, choice: Choice) -> Caps:
 
 def graph_of(shape: Shape, choice: Choice) -> Graph:
     """Channels and speeds. In a node: what fills NVLink best from NCCL's list of speeds, most channels first. Between
-    nodes: one channel per NIC, at the highest listed speed that the NIC has. NVLS: one channel per GPU, up to 8.
+    nodes: one channel per NIC, at the highest listed speed that the NIC has. NVLS in a node: every GPU pulls a channel,
+    at most ``MOST_HEADS`` (search.cc forces as many channels), at a speed that the link of a GPU can carry once for
+    each channel and once more for its own. Over several nodes: one per GPU, at most ``nvls_channels``.
     """
     caps = caps_of(shape, choice)
     total = shape.gpu_bytes_per_s * caps.nvlink_share if shape.link == "nvlink" else shape.gpu_bytes_per_s
     per_node = max(1, round(shape.ranks_per_node))
-    heads = min(per_node, caps.nvls_channels)
-    nvls = _highest(caps.channel_speeds, total / heads)
     if shape.num_nodes == 1:
+        heads = min(per_node, MOST_HEADS)
+        nvls = _highest(caps.channel_speeds, total / (heads + 1))
         count, speed = _filled(caps, total) if shape.link == "nvlink" else (1, _highest(caps.channel_speeds, total))
     else:
+        heads = min(per_node, caps.nvls_channels)
+        nvls = _highest(caps.channel_speeds, total / heads)
         count, speed = shape.nics, _highest(caps.net_speeds, shape.nic_bytes_per_s)
     return Graph(channels=count, channel_bytes_per_s=speed, nvls_channels=heads, nvls_bytes_per_s=nvls)
 

@@ -6,12 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from simulator.library import PROTOCOLS, NcclLibrary, Protocol
-from simulator.tuning.belief import believed_s, caps_of, protocols_of
+from simulator.tuning.belief import MOST_HEADS, believed_s, caps_of, protocols_of
 from simulator.tuning.measured import POINT_TO_POINT, Cost, measured_cost, on_log_scale
 from simulator.tuning.shape import Shape
 
-#: GPUs of a node up to which NVLS gathers and scatters (NCCL_MAX_NVLS_ARITY, NVIDIA/nccl src/include/device.h).
-MOST_IN_SWITCH = 32
 #: Algorithms that only a library's own kernels can run: no user builds them of sends and receives.
 KERNELS = frozenset({"double_tree", "nvls", "nvls_tree", "pat"})
 
@@ -38,7 +36,7 @@ def native(op: str, shape: Shape, library: NcclLibrary) -> tuple[str, ...]:
     in_node = ("nvls",) if nvls and shape.num_nodes == 1 else ()
     if op == "all_reduce":
         return ("ring", "double_tree", *in_node, *(("nvls_tree",) if nvls and shape.num_nodes > 1 else ()))
-    if shape.ranks_per_node > MOST_IN_SWITCH:
+    if shape.ranks_per_node > MOST_HEADS:  # every rank that gathers or scatters by NVLS is a head
         in_node = ()
     return ("ring", *in_node, *(("pat",) if choice is not None and shape.ranks_per_node == 1 else ()))
 

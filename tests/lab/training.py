@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Any, NamedTuple
+
+from unlike import unlike
 
 from simulator.answer import StepAnswer, answer_step
 from simulator.engine.run import simulate
@@ -15,11 +17,10 @@ from simulator.lab.model import Way, topology_of
 from simulator.lab.shaped import Lab, open_lab
 from simulator.lab.training_job import training_job
 from simulator.lab_answer import measured_gloo, simulate_lab, step_times
-from simulator.lab_compare import named_passes, order_of_passes, stages_of_layers, whole_pass
 from simulator.library import AlphaBetaLibrary
 from simulator.load import load_library
 from simulator.network.builders import build_network
-from simulator.plan import BATCH_WORK, Communicate, Plan, RankClass, Task
+from simulator.plan import Communicate, Plan, RankClass, Task
 from simulator.scenario import Scenario
 
 STEPS = 3
@@ -114,50 +115,6 @@ def _real(
 
 def _medians(answers: Mapping[str, Answers]) -> dict[str, float]:
     return {name: median(step_times(answer)) for name, answer in answers.items()}
-
-
-# --------------------------------------------------------------------------------------------- the same operations
-
-
-def unlike(simulated: StepAnswer, job: Mapping[str, Any], real: Answers) -> list[str]:
-    """Where a rank's real step and its part of the plan differ in what it runs, sends or receives, or in the order.
-
-    Collectives with their bytes and the size of their group, sends and receives with their bytes, passes by name.
-    """
-    plan, stages = simulated.timeline.plan, stages_of_layers(job)
-    found = []
-    for rank, answer in enumerate(real):
-        own = next(ranks.name for ranks in plan.classes if rank in ranks.ranks)
-        planned = list(_launched(plan, rank, own))
-        saw = [(op, size, 0 if op in ("send", "recv") else group) for op, size, group in answer["steady"]]
-        pairs = [
-            (kind, [one for one in saw if _apart(one[0]) == kind], [one for one in planned if _apart(one[0]) == kind])
-            for kind in ("send", "recv", "collectives")
-        ]
-        runs = [s.task.name for s in simulated.timeline.spans if s.ranks == own and s.task.kind in BATCH_WORK]
-        pairs.append(("passes", _passes(answer["spans"][-1], stages, plan), list(dict.fromkeys(map(whole_pass, runs)))))
-        found += [f"rank {rank}, {kind}: real {a}, simulated {b}" for kind, a, b in pairs if a != b]
-    return found
-
-
-def _launched(plan: Plan, rank: int, own: str) -> Iterator[tuple[str, float, int]]:
-    for task in plan.tasks:
-        if isinstance(task, Communicate) and own in task.classes:
-            group = next(group for group in plan.axes[task.axis] if rank in group)
-            lone = task.op == "send"
-            op = task.op if not lone or group[0] == rank else "recv"
-            yield from [(op, task.message_bytes, 0 if lone else len(group))] * task.repeat
-
-
-def _apart(op: str) -> str:
-    return op if op in ("send", "recv") else "collectives"
-
-
-def _passes(step: Sequence[Sequence[Any]], stages: Mapping[str, int], plan: Plan) -> list[str]:
-    """Names of the passes of a real step in the order of their begins."""
-    order = order_of_passes(plan)
-    named = ((start, name) for name, (start, _) in named_passes(step, stages, order))
-    return list(dict.fromkeys(name for _, name in sorted(named)))
 
 
 def misordered(found: Found, names: Sequence[str], apart: float) -> list[tuple[str, str]]:

@@ -99,6 +99,11 @@ def uses_pxn(spec: FabricSpec, *, on_switch: bool) -> bool:
     return (on_switch and spec.rail_optimised) if spec.pxn is None else spec.pxn
 
 
+def routing(spec: FabricSpec | None) -> str:
+    """The name of the routing through leaves and spines (see ``network.routing``)."""
+    return "up-down-by-destination" if spec is not None and spec.spine_choice == "destination" else "up-down"
+
+
 def spine_wire(spec: FabricSpec) -> Wire:
     """The bundle of cables from one leaf to one spine."""
     share = _uplinks(spec) / num_spines(spec)

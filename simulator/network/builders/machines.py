@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simulator.errors import NetworkError
-from simulator.network.builders.fabric import leaves_and_spines, nics, uplinks, uses_pxn
+from simulator.network.builders.fabric import leaves_and_spines, nics, routing, uplinks, uses_pxn
 from simulator.network.builders.intra import INSIDES
 from simulator.network.graph import Cable, Network, Place, assemble
 from simulator.topology import MachineSpec
@@ -38,7 +38,8 @@ def machines(spec: MachineSpec, *, nodes: int | None = None, gpus_per_node: int 
         places += switches
         cables += ports
     return assemble(
-        name=spec.name, kind=spec.kind, routing="up-down", places=places, cables=cables, library=spec.library,
+        name=spec.name, kind=spec.kind, routing=routing(spec.network), places=places, cables=cables,
+        library=spec.library,
         rails=len(nics_of[0]) if nics_of else 0,
         pxn=spec.network is not None and uses_pxn(spec.network, on_switch=spec.intra.kind == "nvswitch"),
     )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.network.builders.fabric import leaves_and_spines, nics, uses_pxn
+from simulator.network.builders.fabric import leaves_and_spines, nics, routing, uses_pxn
 from simulator.network.builders.intra import gpu_name
 from simulator.network.builders.machines import check_gpus
 from simulator.network.graph import Cable, Network, Place, assemble, wire
@@ -36,7 +36,8 @@ def nvl72(spec: Nvl72Spec, *, nodes: int | None = None, gpus_per_node: int | Non
         places += switches
         cables += ports
     return assemble(
-        name=spec.name, kind=spec.kind, routing="up-down", places=places, cables=cables, library=spec.library,
+        name=spec.name, kind=spec.kind, routing=routing(spec.network), places=places, cables=cables,
+        library=spec.library,
         rails=len(nics_of[0]) if nics_of else 0, pxn=uses_pxn(spec.network, on_switch=True),
         domains=[tray // spec.trays_per_rack for tray in range(trays) for _ in range(count)],
     )  # fmt: skip

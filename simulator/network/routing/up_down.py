@@ -3,6 +3,11 @@
 With PXN (NCCL 2.12, PCI x NVLink) a message to another rail goes to the local GPU of that rail first and out by that
 GPU's NIC, so that it meets its destination's leaf without a spine. The GPU in the middle is the one with the
 destination's number in its host, whether or not it takes part in the collective.
+
+Among equal spines either a hash of the pair chooses (ECMP on Ethernet) or the destination does: the ports of a leaf
+have the spines in turn. That is D-mod-K, InfiniBand's static routing of fat trees (OpenSM's ``ftree``), which no shift
+of ranks overloads, such as a ring or a pipeline (Zahavi, "D-Mod-K routing providing non-blocking traffic for shift
+permutations on real life fat trees", CCIT 776, 2010).
 """
 
 from __future__ import annotations
@@ -15,8 +20,9 @@ from simulator.network.graph import Ints
 from simulator.network.routing.shortest import shortest
 from simulator.network.routing.wiring import Router, Wiring, mix
 
-#: Level of the switch that the GPUs of a host, or of a rack, are on.
+#: Level of the switch that the GPUs of a host, or of a rack, are on; and of a host's network cards.
 _SWITCH_LEVEL = 1
+_NIC_LEVEL = 4
 
 
 class Climb(NamedTuple):
@@ -33,17 +39,29 @@ class Climb(NamedTuple):
 
 def up_down(wiring: Wiring) -> Router:
     """Up, then down again, with the fewest links; a direct link between two GPUs is the whole route. Spines by hash."""
+    return _routed(wiring, by_destination=False)
+
+
+def up_down_by_destination(wiring: Wiring) -> Router:
+    """The same, with the spine that the destination's port on its leaf has: port i the spine i mod their number."""
+    return _routed(wiring, by_destination=True)
+
+
+def _routed(wiring: Wiring, *, by_destination: bool) -> Router:
     climb, uplinks = _climb(wiring), _uplinks(wiring)
     exit_ = _exits(climb, uplinks)
-    plain = _plain(wiring, climb, uplinks, exit_)
+    turn = _turns(wiring, climb, exit_) if by_destination else None
+    plain = _plain(wiring, climb, uplinks, exit_, turn)
     if not wiring.pxn:
         return plain
     leaf = np.where(exit_ >= 0, climb.place[np.arange(exit_.size), exit_], -1)
     return _changing_rails(wiring, climb, leaf, plain)
 
 
-def _plain(wiring: Wiring, climb: Climb, uplinks: Ints, exit_: Ints) -> Router:
-    """Routes without PXN. Pairs that no up-down route joins, for lack of a removed link, take the shortest way."""
+def _plain(wiring: Wiring, climb: Climb, uplinks: Ints, exit_: Ints, turn: Ints | None) -> Router:
+    """Routes without PXN. turn: which spine leads to each GPU, (num_gpus,), None for the hash of a pair. Pairs that no
+    up-down route joins, for lack of a removed link, take the shortest way.
+    """
     alike = _alike(wiring, climb)
     spines = np.where(uplinks >= 0, wiring.head[uplinks], -1)
     detours: list[Router] = []
@@ -56,7 +74,8 @@ def _plain(wiring: Wiring, climb: Climb, uplinks: Ints, exit_: Ints) -> Router:
         padded[:, depth + 2 :] = _back(climb.links[dst, down])
         far = np.flatnonzero(~met)
         if far.size:
-            padded[far], joined = _through_spine(climb, uplinks, spines, exit_, src[far], dst[far])
+            pick = mix(src[far], dst[far]) if turn is None else turn[dst[far]]
+            padded[far], joined = _through_spine(climb, uplinks, spines, exit_, src[far], dst[far], pick)
             lost = far[~joined]
             if lost.size:
                 detours[:] = detours or [shortest(wiring)]
@@ -202,17 +221,30 @@ def _exits(climb: Climb, uplinks: Ints) -> Ints:
     return np.where(is_leaf.any(axis=1), nearest, -1)
 
 
+def _turns(wiring: Wiring, climb: Climb, exit_: Ints) -> Ints:
+    """(num_gpus,) the place of each GPU's network card among the cards on its leaf, 0 where it reaches none."""
+    path = climb.links[np.arange(exit_.size), exit_]
+    below = (path >= 0) & (wiring.level[wiring.tail[path]] <= _NIC_LEVEL)
+    last = np.maximum(np.where(below, np.arange(path.shape[1]), 0).max(axis=1), 0)
+    card = wiring.tail[path[np.arange(exit_.size), last]]
+    leaf = climb.place[np.arange(exit_.size), exit_]
+    _, first, number = np.unique(np.stack([leaf, card]), axis=1, return_index=True, return_inverse=True)
+    starts = np.searchsorted(leaf[first], leaf)
+    turns: Ints = np.where(exit_ >= 0, number.ravel() - starts, 0)
+    return turns
+
+
 def _through_spine(
-    climb: Climb, uplinks: Ints, spines: Ints, exit_: Ints, src: Ints, dst: Ints
+    climb: Climb, uplinks: Ints, spines: Ints, exit_: Ints, src: Ints, dst: Ints, pick: Ints
 ) -> tuple[Ints, np.ndarray]:
-    """Routes over the spine that the pair's hash picks, and for which pairs there is one: both leaves have it."""
+    """Routes over the spine that ``pick`` (m,) says, and for which pairs there is one: both leaves have it."""
     depth = climb.links.shape[2]
     padded = np.full((src.size, 2 * depth + 2), -1, dtype=np.int64)
     joined = (exit_[src] >= 0) & (exit_[dst] >= 0)
     if not joined.any():
         return padded, joined
     a, b = climb.place[src, exit_[src]], climb.place[dst, exit_[dst]]
-    choice = mix(src, dst) % np.maximum((uplinks[a] >= 0).sum(axis=1), 1)
+    choice = pick % np.maximum((uplinks[a] >= 0).sum(axis=1), 1)
     joined &= spines[a, choice] == spines[b, choice]
     padded[:, :depth] = climb.links[src, exit_[src]]
     padded[:, depth], padded[:, depth + 1] = uplinks[a, choice], uplinks[b, choice] ^ 1

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from simulator.plan import MEMORY_KINDS
+from simulator.plan import HOST_COPY, MEMORY_KINDS
 from simulator.report.svg import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION
 
 YELLOW, GREY, DARK = "#F0E442", "#999999", "#555555"
@@ -30,7 +30,8 @@ LANES = {
     "reduce_scatter": Look(VERMILION, "reduce-scatter"), "all_gather": Look(GREEN, "all-gather"),
     "broadcast": Look(YELLOW, "broadcast"), "reduce": Look(YELLOW, "reduce", "x"),
     "send": Look("#882255", "send"), "all_to_all": Look("#44AA99", "all-to-all"),
-    "host": Look(DARK, "issued by the host"), "exposed": Look(INK, "exposed: a collective runs, no compute does"),
+    HOST_COPY: Look("#DDCC77", "copy to or from the host"), "host": Look(DARK, "issued by the host"),
+    "exposed": Look(INK, "exposed: a collective runs, no compute does"),
 }  # fmt: skip
 #: Passes of a pipeline; those of a rank's later stages are lighter.
 STAGES = {
