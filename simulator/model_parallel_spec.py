@@ -119,6 +119,11 @@ class ModelParallel(Frozen):
         return self.etp or 1
 
     @property
+    def schedule_name(self) -> str:
+        """The pipeline schedule, which is that of one or of several chunks where none is named."""
+        return self.schedule or ("interleaved-1f1b" if (self.chunks or 1) > 1 else "1f1b")
+
+    @property
     def splits_model(self) -> bool:
         """Whether a replica has more than one rank, or its experts are shared."""
         return max(self.tp, self.pp, self.cp, self.ep) > 1

@@ -50,7 +50,7 @@ def _plan(scenario: Scenario) -> None:
     assert train is not None, "an import makes a training step"
     rank_rounds = parallel.pp * _ENOUGH
     if parallel.pp > 1:
-        name = named(parallel.schedule or ("interleaved-1f1b" if (parallel.chunks or 1) > 1 else "1f1b"))
+        name = named(parallel.schedule_name)
         problem = refusal(name, Shape(parallel.pp, train.grad_accumulation, parallel.chunks or PIPELINES[name].chunks))
         if problem:
             raise ScenarioError(f"{_NAME}: parallel.schedule: {problem} (micro-batches are train.grad_accumulation)")

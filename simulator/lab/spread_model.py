@@ -50,8 +50,7 @@ def spread(scenario: Scenario, num_ranks: int, layers: Sequence[dict[str, Any]])
 def _pipeline(scenario: Scenario, lines: Sequence[Sequence[int]], layers: int) -> dict[str, Any]:
     parallel = scenario.parallel
     assert scenario.train is not None
-    name = parallel.schedule or ("interleaved-1f1b" if (parallel.chunks or 1) > 1 else "1f1b")
-    schedule = pipeline_schedule(name, parallel.pp, scenario.train.grad_accumulation, parallel.chunks)
+    schedule = pipeline_schedule(parallel.schedule_name, parallel.pp, scenario.train.grad_accumulation, parallel.chunks)
     if schedule.name not in SCHEDULES:
         message = f"a sleeping layer's backward is whole; accepted in the lab: {', '.join(SCHEDULES)}"
         raise UnsupportedError(scenario.describe(("parallel", "schedule"), message))

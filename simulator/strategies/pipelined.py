@@ -94,9 +94,8 @@ def schedule_of(inputs: StepInputs) -> PipelineSchedule:
 
 def schedule_for(parallel: Parallel, micro_batches: int) -> PipelineSchedule:
     """The same before there are operations to plan."""
-    name = parallel.schedule or ("interleaved-1f1b" if (parallel.chunks or 1) > 1 else "1f1b")
     try:
-        return pipeline_schedule(name, parallel.pp, micro_batches, parallel.chunks)
+        return pipeline_schedule(parallel.schedule_name, parallel.pp, micro_batches, parallel.chunks)
     except ScenarioError as error:
         key = "schedule" if parallel.schedule else "chunks" if parallel.chunks else "pp"
         raise ScenarioError(f"parallel.{key}: {error} (micro-batches are train.grad_accumulation)") from None
