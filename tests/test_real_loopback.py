@@ -8,7 +8,7 @@ Only the order of the ways is compared: four ranks share the cores with whatever
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import permutations
 from statistics import median, quantiles
 from typing import Any
@@ -44,10 +44,23 @@ WAYS: Mapping[str, dict[str, Any]] = {
 }
 
 
+def in_rounds(job: dict[str, Any]) -> list[dict[str, Any]]:
+    """Answers of each rank with the times of several rounds, so that what else runs slows all operations alike."""
+    rounds = [ranks(WORLD).run(job) for _ in range(ROUNDS)]
+    return [{"times_s": joined([answer["times_s"] for answer in answers])} for answers in zip(*rounds, strict=True)]
+
+
+def joined(times: Sequence[Any]) -> Any:
+    """Lists of times, wherever they stand in mappings of one shape, as one list."""
+    if isinstance(times[0], list):
+        return [time for some in times for time in some]
+    return {key: joined([one[key] for one in times]) for key in times[0]}
+
+
 def numbers_of(sized: list[dict[str, Any]]) -> Numbers:
     """Alpha of a message of 1 kB, the rate at which a ring all-reduce moves more bytes, tiny times."""
-    (ping, *_) = ranks(WORLD).run({"kind": "ping", "ranks": [0, 1], "sizes_bytes": [1024], "repeats": REPEATS})
-    tiny = ranks(WORLD).run({"kind": "tiny", "repeats": REPEATS, "workers": WORKERS})
+    (ping, *_) = in_rounds({"kind": "ping", "ranks": [0, 1], "sizes_bytes": [1024], "repeats": REPEATS})
+    tiny = in_rounds({"kind": "tiny", "repeats": REPEATS, "workers": WORKERS})
     small_s, large_s = (time_of(sized, "all_reduce", size) for size in (SMALL, LARGE))
     rate = 2 * (WORLD - 1) / WORLD * (LARGE - SMALL) / (large_s - small_s)
     times = {op: slowest([rank["times_s"][op] for rank in tiny]) for op in tiny[0]["times_s"]}
@@ -70,7 +83,7 @@ def least_of(sized: list[dict[str, Any]], op: str, size: int) -> float:
 @pytest.fixture(scope="module")
 def sized() -> list[dict[str, Any]]:
     """All-reduces and reduce-scatters of two sizes, rank by rank."""
-    return ranks(WORLD).run({
+    return in_rounds({
         "kind": "tiny", "operations": ["all_reduce", "reduce_scatter"], "sizes_bytes": [SMALL, LARGE],
         "repeats": REPEATS, "workers": WORKERS,
     })  # fmt: skip
