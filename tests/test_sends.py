@@ -20,6 +20,7 @@ from simulator.pipelines import PIPELINES, pipeline_schedule
 from simulator.pipelines.messages import message_after
 from simulator.pipelines.order import Action, Pair, PipelineSchedule, actions
 from simulator.pipelines.playing import StageTimes, play
+from simulator.strategies.meetings import Passed, Sent, in_order
 from simulator.strategies.sends import (
     AHEAD,
     BETWEEN,
@@ -28,10 +29,7 @@ from simulator.strategies.sends import (
     TORCH_1F1B,
     TORCH_GPIPE,
     WAITING,
-    Passed,
     Sends,
-    Sent,
-    in_order,
     places,
     receivers_of,
     sends_of,
@@ -45,8 +43,8 @@ def events(schedule: PipelineSchedule, sends: Sends, weights: tuple[float, ...] 
     times = [
         StageTimes(weights[n % len(weights)], weights[n % len(weights)], 1.0) for n in range(schedule.stages_per_chain)
     ]
-    starts = [[span.start for span in row] for row in play(schedule, times).spans]
-    return list(in_order(schedule, starts, receivers_of(schedule), sends))
+    spans = [[(span.start, span.end) for span in row] for row in play(schedule, times).spans]
+    return list(in_order(schedule, spans, receivers_of(schedule), sends))
 
 
 @settings(max_examples=150)

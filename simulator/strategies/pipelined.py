@@ -26,10 +26,11 @@ from simulator.pipelines.playing import StageTimes, play
 from simulator.plan import Communicate, Task
 from simulator.strategies.clipping import replica_axis, with_norm_of_replica
 from simulator.strategies.hooks import Hooks
+from simulator.strategies.meetings import Passed, Sent, in_order
 from simulator.strategies.parts import Step, hooks_of_stage, resident_of_role
 from simulator.strategies.passes import Passes, placed
 from simulator.strategies.replicated import sums_of_roles
-from simulator.strategies.sends import Passed, Sent, in_order, receivers_of, sends_of
+from simulator.strategies.sends import receivers_of, sends_of
 from simulator.strategies.stages import Stage, cut
 from simulator.strategies.step import Draft, Groups, StepInputs, names
 from simulator.strategies.stretches import Run
@@ -170,12 +171,12 @@ class _Line:
         }  # fmt: skip
         for one, roles in self._copies(passes):
             yield from one.together(one.hooks.forward, roles, ())
-        starts = [[span.start for span in row] for row in play(self._schedule, self._times()).spans]
+        times = [[(span.start, span.end) for span in row] for row in play(self._schedule, self._times()).spans]
         sent: dict[Action, str] = {}
         ends: list[list[tuple[str, ...]]] = [[()] for _ in range(self._schedule.num_ranks)]
         last: list[dict[str, str]] = [{} for _ in ends]
         after: dict[Action, tuple[str, ...]] = {}
-        for event in in_order(self._schedule, starts, receivers_of(self._schedule), self._sends):
+        for event in in_order(self._schedule, times, receivers_of(self._schedule), self._sends):
             if isinstance(event, Sent):
                 message = event.message
                 waits = (*ends[message.target][event.asked], *(sent[action] for action in event.behind))
