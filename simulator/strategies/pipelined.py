@@ -30,7 +30,7 @@ from simulator.strategies.meetings import Passed, Sent, in_order
 from simulator.strategies.parts import Step, hooks_of_stage, resident_of_role
 from simulator.strategies.passes import Passes, placed
 from simulator.strategies.replicated import sums_of_roles
-from simulator.strategies.sends import receivers_of, sends_of
+from simulator.strategies.sends import each, receivers_of, sends_of
 from simulator.strategies.stages import Stage, cut
 from simulator.strategies.step import Draft, Groups, StepInputs, names
 from simulator.strategies.stretches import Run
@@ -186,7 +186,7 @@ class _Line:
             done = self._passed(event, passes, (*ends[event.rank][-1], *(sent[action] for action in event.needs)))
             yield from done.tasks
             ends[event.rank].append(done.ends)
-            after |= dict.fromkeys(event.step if isinstance(event.step, Pair) else (event.step,), done.ends)
+            after |= dict.fromkeys(each(event.step), done.ends)
         # a step is over when what its ranks send is
         over = {rank: (*names[-1], *last[rank].values()) for rank, names in enumerate(ends)}
         yield from self._updates(over, passes)

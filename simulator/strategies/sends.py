@@ -27,8 +27,10 @@ from simulator.pipelines import PIPELINES
 from simulator.pipelines.messages import Message, message_after
 from simulator.pipelines.order import Action, Pair, PipelineSchedule, Step, actions
 
-#: The pass that waits for what is sent to a stage, by ``(stage, direction * (micro-batch + 1))``; forward is +1.
-Receivers = Mapping[tuple[int, int], Action]
+#: What tells a message from others: the stage that it goes to, whether forward, and its micro-batch.
+Key = tuple[int, bool, int]
+#: The pass that waits for a message.
+Receivers = Mapping[Key, Action]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,14 +72,14 @@ def sends_of(schedule: PipelineSchedule, *, overlap: bool | None, by_torch: bool
 def receivers_of(schedule: PipelineSchedule) -> Receivers:
     """The pass that waits for what a stage is sent; a backward may be whole or in halves."""
     return {
-        (action.stage, (1 if action.kind == "F" else -1) * (action.micro_batch + 1)): action
+        (action.stage, action.kind == "F", action.micro_batch): action
         for order in schedule.orders for action in actions(order) if action.kind != "W"
     }  # fmt: skip
 
 
-def key_of(message: Message) -> tuple[int, int]:
+def key_of(message: Message) -> Key:
     """Which pass a message is for, as ``Receivers`` has it."""
-    return message.to_stage, (1 if message.after.kind == "F" else -1) * (message.after.micro_batch + 1)
+    return message.to_stage, message.after.kind == "F", message.after.micro_batch
 
 
 def places(schedule: PipelineSchedule, receivers: Receivers, asks: str) -> dict[Action, int]:
